@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use super::cache_freshness::{self, ensure_etcd_history, ensure_rules_current, has_cached_rules};
 use super::context::AdmissionContext;
 use super::{overlap, stored_pod};
+use crate::cluster::held_rollouts;
 use crate::cluster::index::Index;
 use crate::cluster::owner_sizes::{self, OwnerReadError};
-use crate::cluster::selection;
 use crate::domain::grace_delete;
 use crate::domain::lifecycle::are_user_labels_changed;
 use crate::domain::pod::Pod;
@@ -117,7 +117,7 @@ fn add_rollout_cause(
         return;
     };
     let found = namespace_index.workload(&owner.uid).and_then(|controller| {
-        selection::held_rollout(namespace_index, &entry.snapshot.rules, controller, *limit)
+        held_rollouts::held_rollout(namespace_index, &entry.snapshot.rules, controller, *limit)
     });
     lasting.rollout = found.map(|(owner, cause)| {
         let owner = format!("{} {}", owner.kind.name(), owner.name);

@@ -7,6 +7,8 @@ pub mod deleted_collasets;
 pub mod disruption_budgets;
 pub mod etcd_history;
 pub mod events;
+pub mod gauges;
+pub mod held_rollouts;
 pub mod identity;
 pub mod index;
 pub mod kind;

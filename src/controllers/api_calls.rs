@@ -39,20 +39,20 @@ pub(super) async fn read_whole_pod(
 
 /// Sends a request with a deadline. After a failure the key is tried again.
 pub(super) async fn call_api<T>(
-    what: &'static str,
+    description: &'static str,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, ReconcileOutcome> {
-    call_api_again(what, false, call).await
+    call_api_again(description, false, call).await
 }
 
 /// As [`call_api`]. `failing` says that the same request failed before, so that another failure is logged without a
 /// warning.
 pub(super) async fn call_api_again<T>(
-    what: &'static str,
+    description: &'static str,
     failing: bool,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, ReconcileOutcome> {
-    call_outcome(what, failing, with_api_deadline(call).await)
+    call_outcome(description, failing, with_api_deadline(call).await)
 }
 
 /// Awaits a request for at most [`API_CALL_TIMEOUT`].
@@ -64,20 +64,24 @@ pub(super) async fn with_api_deadline<T>(
 
 /// The outcome for the key after a request.
 pub(super) fn call_outcome<T>(
-    what: &'static str,
+    description: &'static str,
     failing: bool,
-    done: Result<T, ApiFailure>,
+    result: Result<T, ApiFailure>,
 ) -> Result<T, ReconcileOutcome> {
-    match done {
-        Ok(done) => return Ok(done),
+    match result {
+        Ok(value) => return Ok(value),
         Err(ApiFailure::Answered(status)) if matches!(status.code, 404 | 409) => {
-            debug!(what, code = status.code, "the object has moved on");
+            debug!(
+                what = description,
+                code = status.code,
+                "the object is gone or has changed"
+            );
         }
         Err(ApiFailure::Answered(status)) if status.code == 429 => {
-            debug!(what, message = %status.message, "held");
+            debug!(what = description, message = %status.message, "the request is refused for now");
         }
-        Err(e) if failing => debug!(what, error = e.text(), "write failed again"),
-        Err(e) => warn!(what, error = e.text(), "write failed"),
+        Err(e) if failing => debug!(what = description, error = e.text(), "write failed again"),
+        Err(e) => warn!(what = description, error = e.text(), "write failed"),
     }
     Err(ReconcileOutcome::Retry)
 }

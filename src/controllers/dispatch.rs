@@ -36,7 +36,7 @@ pub async fn run_dispatcher(
             Err(RecvError::Lagged(missed)) => {
                 info!(
                     missed,
-                    "fell behind the changes; looking at everything again"
+                    "missed changes of the index; enqueueing all objects again"
                 );
                 wait_queue.mark_all_changed();
                 enqueue_all(&context, &queues);
@@ -89,12 +89,12 @@ fn enqueue_change(context: &ControllerContext, queues: &Queues, change: Change) 
 }
 
 /// Marks the rounds of the namespace as stale if the change affects them.
-fn mark_wait_queue_changed(turns: &WaitQueue, change: &Change) {
+fn mark_wait_queue_changed(wait_queue: &WaitQueue, change: &Change) {
     match change {
         Change::Pod(namespace, _)
         | Change::Rule(namespace, _)
         | Change::Namespace(namespace)
-        | Change::Workload(namespace) => turns.mark_changed(namespace),
+        | Change::Workload(namespace) => wait_queue.mark_changed(namespace),
         Change::CollaSet(..) | Change::Registration => {}
     }
 }

@@ -2,32 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::cluster::gauges::rule_gauges;
 use crate::cluster::index::{IndexState, RuleEntry};
 use crate::cluster::rule_store::RuleStore;
-use crate::domain::rules::budget::{BudgetGauges, ExpectedPods};
 use crate::ledger::commit::Ledgers;
-
-/// The gauges of a rule object, as this replica knows them. The result is never `None`.
-pub fn rule_gauges(
-    ledgers: &Arc<Ledgers<RuleStore>>,
-    state: &IndexState,
-    entry: &RuleEntry,
-) -> Option<BudgetGauges> {
-    let key = entry.rule_key();
-    let claims = ledgers.newer_snapshot(&key, &entry.snapshot).claims;
-    let waiting = u32::try_from(entry.tally.pre_check_waiting().len()).unwrap_or(u32::MAX);
-    Some(state.with_view(&entry.snapshot.rules, |view| {
-        BudgetGauges::new(
-            entry.snapshot.rules.availability_limits(),
-            ExpectedPods {
-                total: view.expected(),
-                base: view.percentage_base(),
-            },
-            claims.count_unclaimed(view),
-            waiting,
-        )
-    }))
-}
+use crate::ledger::store::expected_pods;
 
 /// How many more disruptions the rule object allows; `None` if it limits none. The result is 0 if an owner has no
 /// number of replicas, if the ledger is unusable, or if the API server drops the ledger: then admission denies all
@@ -43,7 +22,7 @@ pub fn allowed_disruptions(
     if is_unusable || entry.tally.unset_owners().next().is_some() {
         return Some(0);
     }
-    rule_gauges(ledgers, state, entry).map(|g| g.allowed)
+    Some(rule_gauges(ledgers, state, entry).allowed)
 }
 
 /// Whether fewer Pods are available without a claim than the rule object demands. If not, an operation on an
@@ -57,13 +36,10 @@ pub fn is_overdrawn(
     let claims = ledgers.newer_snapshot(&key, &entry.snapshot).claims;
     let rules = &entry.snapshot.rules;
     state.with_view(rules, |view| {
-        let expected = ExpectedPods {
-            total: view.expected(),
-            base: view.percentage_base(),
-        };
+        let expected = expected_pods(view);
         let desired = rules
             .availability_limits()
-            .map(|l| l.desired(expected))
+            .map(|limits| limits.desired(expected))
             .max();
         claims.count_unclaimed(view) < desired.unwrap_or(0)
     })

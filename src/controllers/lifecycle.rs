@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Service;
+use kube::Error;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::api_calls::{call_api, read_whole_pod};
@@ -24,7 +25,7 @@ use crate::domain::collaset::{abandoned_metadata_patch, updates_in_step_write};
 use crate::domain::lifecycle::{
     LifecycleStep, Stage, controller_step, controller_step_with_passed, restarts,
 };
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Pod, PodMetadata};
 use crate::domain::rules::stage::new_candidate;
 use crate::ledger::store::Uid;
 
@@ -60,12 +61,11 @@ pub struct LifecycleController {
 
 impl LifecycleController {
     /// Creates the controller.
-    pub fn new(context: Arc<ControllerContext>, turns: Arc<WaitQueue>) -> Arc<Self> {
-        let kinds = ObjectLookup::new(context.client.clone());
+    pub fn new(context: Arc<ControllerContext>, wait_queue: Arc<WaitQueue>) -> Arc<Self> {
         Arc::new(LifecycleController {
+            object_lookup: ObjectLookup::new(context.client.clone()),
             context,
-            wait_queue: turns,
-            object_lookup: kinds,
+            wait_queue,
             written: WrittenVersions::default(),
             ignored_status_writes: Mutex::default(),
             set_step_deadlines: Mutex::default(),
@@ -88,11 +88,11 @@ impl LifecycleController {
             return ReconcileOutcome::Done;
         };
         let version = pod.metadata.resource_version;
-        if let Some(left) = self
+        if let Some(pause) = self
             .written
             .time_until_visible(&uid, version, Instant::now())
         {
-            return ReconcileOutcome::After(left); // usually the write enqueues the Pod earlier
+            return ReconcileOutcome::After(pause); // usually the write enqueues the Pod earlier
         }
         match read_whole_pod(&self.context, pod).await {
             Ok(Some(pod)) if pod.is_readable() => match self.write_next_step(&pod).await {
@@ -103,135 +103,164 @@ impl LifecycleController {
         }
     }
 
+    /// Writes the next lifecycle step of the Pod. The error is the outcome after a write that failed.
     async fn write_next_step(&self, pod: &Pod) -> Result<ReconcileOutcome, ReconcileOutcome> {
         let context = &self.context;
         if let Some(metadata) = abandoned_metadata_patch(pod) {
             let request = pod_requests::patch_metadata(&context.client, pod, metadata);
-            let what = "cancel the operation of a CollaSet that has gone";
-            self.record_write(
-                &pod_write_failures::write_lifecycle_step(&self.context, pod, what, request)
-                    .await?,
-            );
+            let description = "cancel the operation of a CollaSet that has gone";
+            self.write_pod(pod, description, request).await?;
             return Ok(ReconcileOutcome::Done); // the change enqueues the Pod again
         }
         let now = (context.now)();
-        let nanos = u64::try_from(now.as_nanosecond()).unwrap_or(0);
-        let mut step = controller_step(pod, nanos);
-        let passed = self.operations_to_grant(pod, &step);
-        if !passed.is_empty() {
-            step = controller_step_with_passed(pod, &passed, nanos);
-        }
+        let (step, grants) = self.next_step(pod, now);
         if let Some(problem) = &step.problem {
-            // An Event, and no log entry: everyone who may write Pods could fill the log.
-            let message = format!("The Pod can't come back: {problem}");
-            context.events.record_event(
-                &pod_reference(pod),
-                true,
-                FINALIZER_EVENT_REASON,
-                &message,
-            );
+            self.report_problem(pod, problem);
         }
-        if let Some(left) = self.set_step_delay(pod, &step) {
-            return Ok(ReconcileOutcome::After(left)); // usually the write of the set enqueues the Pod earlier
+        if let Some(pause) = self.set_step_delay(pod, &step) {
+            return Ok(ReconcileOutcome::After(pause)); // usually the write of the set enqueues the Pod earlier
         }
-        let moment = self.momentary_loss_left(pod, &step);
+        let (patch, mut pause) = self.metadata_patch(pod, &step);
+        // The deletion controller may have recorded the failure of a Pod that is to be deleted. Such a failure stays.
+        let keeps_failure = pod.label(keys::TO_DELETE).is_some();
+        if patch.is_empty() && step.service_ready.is_none() && !keeps_failure {
+            context
+                .blocked_lifecycles
+                .clear_write_failure(&pod.metadata.uid);
+        }
+        if !patch.is_empty() {
+            let has_changed = self
+                .write_metadata(pod, Value::Object(patch), !grants.is_empty())
+                .await?;
+            if has_changed {
+                return Ok(ReconcileOutcome::Done); // the change enqueues the Pod again
+            }
+            pause = Some(GRANT_RETRY);
+        }
+        if let Some(ready) = step.service_ready {
+            let request = pod_requests::patch_service_ready(&context.client, pod, ready, now);
+            self.write_pod(pod, "write the readiness condition", request)
+                .await?;
+        }
+        if !step.dirty.is_empty() {
+            let recheck = self.clean_expected_finalizers(pod, &step.dirty).await?;
+            pause = Some(pause.map_or(recheck, |pause| pause.min(recheck)));
+        }
+        Ok(pause.map_or(ReconcileOutcome::Done, ReconcileOutcome::After))
+    }
+
+    /// The next step of the Pod, and the operations that the step grants.
+    fn next_step(&self, pod: &Pod, now: Timestamp) -> (LifecycleStep, Vec<(Stage, String)>) {
+        let nanos = u64::try_from(now.as_nanosecond()).unwrap_or(0);
+        let step = controller_step(pod, nanos);
+        let grants = self.operations_to_grant(pod, &step);
+        match grants.is_empty() {
+            true => (step, grants),
+            false => (controller_step_with_passed(pod, &grants, nanos), grants),
+        }
+    }
+
+    /// Records why the Pod can't become available again. This is an Event and no log entry: everyone who may write Pods
+    /// could fill the log.
+    fn report_problem(&self, pod: &Pod, problem: &str) {
+        let message = format!("The Pod can't become available again: {problem}");
+        self.context.events.record_event(
+            &pod_reference(pod),
+            true,
+            FINALIZER_EVENT_REASON,
+            &message,
+        );
+    }
+
+    /// The change of the metadata that the step needs, and the time until the next run if nothing is written.
+    fn metadata_patch(
+        &self,
+        pod: &Pod,
+        step: &LifecycleStep,
+    ) -> (Map<String, Value>, Option<Duration>) {
+        let outage = self.remaining_brief_outage(pod, step);
         let ready = step.requeue_after_nanos.map(Duration::from_nanos);
-        let again = moment.into_iter().chain(ready).min();
-        let mut outcome = again.map_or(ReconcileOutcome::Done, ReconcileOutcome::After);
-        let mut patch = serde_json::Map::new();
+        let mut pause = outage.into_iter().chain(ready).min();
+        let mut patch = Map::new();
         if !step.labels.is_empty() {
             patch.insert("labels".to_owned(), step.labels.to_merge_patch());
         }
-        let earliest = u64::try_from((context.earliest)().as_nanosecond()).unwrap_or(0);
+        let earliest = u64::try_from((self.context.earliest)().as_nanosecond()).unwrap_or(0);
         match restarts::assumed_done_in(pod, earliest) {
             // The webhook removes the record during this write, by its own clock.
             Some(0) => {
                 let record = json!({ keys::AWAITS_RESTART: null });
                 patch.insert("annotations".to_owned(), record);
             }
-            Some(left) if outcome == ReconcileOutcome::Done => {
-                outcome = ReconcileOutcome::After(Duration::from_nanos(left));
+            Some(nanos) => pause = pause.or(Some(Duration::from_nanos(nanos))),
+            None => {}
+        }
+        (patch, pause)
+    }
+
+    /// Writes a change of the metadata. A grant is a write of the status: admission sets the readiness condition in the
+    /// same write. Returns whether the write has changed the Pod.
+    async fn write_metadata(
+        &self,
+        pod: &Pod,
+        patch: Value,
+        is_grant: bool,
+    ) -> Result<bool, ReconcileOutcome> {
+        let client = &self.context.client;
+        let uid = Uid::from(pod.metadata.uid.as_str());
+        let by_status = !self.ignored_status_writes.lock().remove(&uid) && is_grant;
+        let request = async {
+            match by_status {
+                true => pod_requests::patch_metadata_by_status(client, pod, patch).await,
+                false => pod_requests::patch_metadata(client, pod, patch).await,
             }
-            Some(_) | None => {}
-        }
-        // The deletion controller may have recorded the failure of a Pod that is to be deleted. Such a failure stays.
-        let is_kept = pod.label(keys::TO_DELETE).is_some();
-        if patch.is_empty() && step.service_ready.is_none() && !is_kept {
-            context
-                .blocked_lifecycles
-                .clear_write_failure(&pod.metadata.uid);
-        }
-        if !patch.is_empty() {
-            let patch = Value::Object(patch);
-            let client = &context.client;
-            // A grant is a write of the status: admission sets the readiness condition in the same write.
-            let uid = Uid::from(pod.metadata.uid.as_str());
-            let by_status = !self.ignored_status_writes.lock().remove(&uid) && !passed.is_empty();
-            let request = async {
-                match by_status {
-                    true => pod_requests::patch_metadata_by_status(client, pod, patch).await,
-                    false => pod_requests::patch_metadata(client, pod, patch).await,
-                }
-            };
-            let written = pod_write_failures::write_lifecycle_step(
-                &self.context,
-                pod,
-                "step a lifecycle",
-                request,
-            )
+        };
+        let written = self
+            .write_pod(pod, "write a lifecycle step", request)
             .await?;
-            self.record_write(&written);
-            if written.metadata.resource_version != pod.metadata.resource_version {
-                return Ok(ReconcileOutcome::Done); // the change enqueues the Pod again
-            }
-            if by_status {
-                self.ignored_status_writes.lock().insert(uid);
-            }
-            outcome = ReconcileOutcome::After(GRANT_RETRY);
+        let has_changed = written.metadata.resource_version != pod.metadata.resource_version;
+        if by_status && !has_changed {
+            self.ignored_status_writes.lock().insert(uid);
         }
-        if let Some(ready) = step.service_ready {
-            let request = pod_requests::patch_service_ready(&context.client, pod, ready, now);
-            let written = pod_write_failures::write_lifecycle_step(
-                &self.context,
-                pod,
-                "write the readiness condition",
-                request,
-            )
-            .await?;
-            self.record_write(&written);
-        }
-        if !step.dirty.is_empty() {
-            let again = self.clean_expected_finalizers(pod, &step.dirty).await?;
-            outcome = match outcome {
-                ReconcileOutcome::After(pause) => ReconcileOutcome::After(pause.min(again)),
-                _ => ReconcileOutcome::After(again),
-            };
-        }
-        Ok(outcome)
+        Ok(has_changed)
+    }
+
+    /// Sends a write of the Pod, and remembers the written version.
+    async fn write_pod(
+        &self,
+        pod: &Pod,
+        description: &'static str,
+        request: impl Future<Output = Result<Pod, Error>>,
+    ) -> Result<Pod, ReconcileOutcome> {
+        let written =
+            pod_write_failures::write_lifecycle_step(&self.context, pod, description, request)
+                .await?;
+        let PodMetadata {
+            uid,
+            resource_version,
+            ..
+        } = &written.metadata;
+        self.written
+            .record_version(uid, *resource_version, Instant::now());
+        Ok(written)
     }
 
     /// How long a step is left to the CollaSet of the Pod, which makes the step in the write of its update.
     fn set_step_delay(&self, pod: &Pod, step: &LifecycleStep) -> Option<Duration> {
         let uid = Uid::from(pod.metadata.uid.as_str());
-        let mut left = self.set_step_deadlines.lock();
+        let mut deadlines = self.set_step_deadlines.lock();
         if !self.context.collasets || !updates_in_step_write(pod, &step.labels) {
-            left.remove(&uid);
+            deadlines.remove(&uid);
             return None;
         }
         let now = Instant::now();
-        let until = *left.entry(uid).or_insert(now + SET_STEP_GRACE);
-        (until > now).then(|| until - now)
-    }
-
-    fn record_write(&self, pod: &Pod) {
-        let metadata = &pod.metadata;
-        self.written
-            .record_version(&metadata.uid, metadata.resource_version, Instant::now());
+        let deadline = *deadlines.entry(uid).or_insert(now + SET_STEP_GRACE);
+        (deadline > now).then(|| deadline - now)
     }
 
     /// The remaining time for which a waiting Pod is down for a moment. After that time the Pod needs no budget, and no
     /// event enqueues it.
-    fn momentary_loss_left(&self, pod: &Pod, step: &LifecycleStep) -> Option<Duration> {
+    fn remaining_brief_outage(&self, pod: &Pod, step: &LifecycleStep) -> Option<Duration> {
         let mut waiting = step.reevaluate.iter();
         if !waiting.any(|(stage, _)| *stage == Stage::PreCheck) {
             return None;
@@ -246,9 +275,9 @@ impl LifecycleController {
         let waiting = step.reevaluate.iter();
         let mut stages = waiting.clone().map(|(stage, _)| *stage);
         let is_next = stages.any(|stage| stage == Stage::PreCheck) && self.wait_queue.is_next(pod);
-        let asking = waiting.filter(|(stage, _)| is_next || *stage == Stage::PostCheck);
-        let asking: Vec<_> = asking.cloned().collect();
-        self.filter_passing_rules(pod, asking)
+        let ready = waiting.filter(|(stage, _)| is_next || *stage == Stage::PostCheck);
+        let ready: Vec<_> = ready.cloned().collect();
+        self.filter_passing_rules(pod, ready)
     }
 
     /// The operations that no rule except the budgets rejects.
@@ -279,22 +308,21 @@ impl LifecycleController {
 
     /// Removes the expected finalizers of objects that do not exist, and of Services that do not select the Pod any
     /// more. Returns the time until the next run. If an object can't be read, its entry stays, and an Event on the Pod
-    /// says what to do. If there are many objects, each run reads only some of them.
+    /// tells the user what to do. If there are many objects, each run reads only some of them.
     async fn clean_expected_finalizers(
         &self,
         pod: &Pod,
         keys: &[String],
     ) -> Result<Duration, ReconcileOutcome> {
-        let (mut gone, mut unknown) = (Vec::new(), Vec::new());
-        let read = objects_to_read(keys, (self.context.now)());
-        for key in read {
+        let (mut obsolete, mut unknown) = (Vec::new(), Vec::new());
+        for key in objects_to_read(keys, (self.context.now)()) {
             match self.check_expected_object(pod, key).await? {
-                Presence::Gone | Presence::Leaving => gone.push(key.clone()),
+                Presence::Gone | Presence::Leaving => obsolete.push(key.clone()),
                 Presence::Exists => {}
-                Presence::Unknown(why) => unknown.push(format!("{key} ({why})")),
+                Presence::Unknown(reason) => unknown.push(format!("{key} ({reason})")),
             }
         }
-        if let Some(patch) = LifecycleStep::drop_dirty_patch(pod, &gone) {
+        if let Some(patch) = LifecycleStep::drop_dirty_patch(pod, &obsolete) {
             let metadata = patch["metadata"].clone();
             let request = pod_requests::patch_metadata(&self.context.client, pod, metadata);
             pod_write_failures::write_lifecycle_step(
@@ -331,8 +359,8 @@ impl LifecycleController {
         }
         // An answer about an object in another namespace would reveal what exists there.
         if namespace != pod.metadata.namespace {
-            let why = "it is in another namespace than the Pod".to_owned();
-            return Ok(Presence::Unknown(why));
+            let reason = "it is in another namespace than the Pod".to_owned();
+            return Ok(Presence::Unknown(reason));
         }
         if kind == "Service" {
             // The name comes from an annotation. No Service has a name that can't be part of a path.
@@ -353,37 +381,39 @@ impl LifecycleController {
     /// Whether the Pod has been Ready and not available for so long that an Event is useful.
     fn is_wait_notable(&self, pod: &Pod) -> bool {
         let conditions = pod.status.conditions.iter();
-        let changed = conditions
+        let last_change = conditions
             .filter(|c| ["Ready", keys::SERVICE_READY].contains(&c.type_.as_str()))
             .filter_map(|c| c.last_transition_time.as_deref()?.parse::<Timestamp>().ok())
             .max();
         let notice = SignedDuration::try_from(self.context.wait_notice);
         let notice = notice.unwrap_or(SignedDuration::MAX);
-        changed.is_none_or(|at| (self.context.now)().duration_since(at) >= notice)
+        last_change.is_none_or(|time| (self.context.now)().duration_since(time) >= notice)
     }
 
     /// Records an Event on a Pod about the expected finalizers that only a user can judge.
     fn report_unknown_finalizers(&self, pod: &Pod, unknown: &[String]) {
         let message = format!(
-            "The Pod stays unavailable until the finalizers are there that annotation {} expects. Whether these objects still \
-             exist cannot be told: {}. Remove their entries from the annotation, or let the server read their kind.",
+            "The Pod stays unavailable until it has the finalizers that annotation {} expects. The server can't find out whether \
+             these objects still exist: {}. Remove their entries from the annotation, or let the server read their kind.",
             keys::AVAILABLE_CONDITIONS,
             unknown.join(", ")
         );
-        let about = pod_reference(pod);
-        self.context
-            .events
-            .record_event(&about, true, FINALIZER_EVENT_REASON, &message);
+        self.context.events.record_event(
+            &pod_reference(pod),
+            true,
+            FINALIZER_EVENT_REASON,
+            &message,
+        );
     }
 }
 
 /// The objects that a run at this time reads.
 fn objects_to_read(keys: &[String], now: Timestamp) -> &[String] {
     let parts: Vec<_> = keys.chunks(MAX_OBJECT_READS).collect();
-    let look = u64::try_from(now.as_second()).unwrap_or(0) / OBJECTS_RECHECK.as_secs().max(1);
-    let turn = look.checked_rem(parts.len() as u64).unwrap_or(0);
-    let turn = usize::try_from(turn).unwrap_or(0);
-    parts.get(turn).copied().unwrap_or_default()
+    let period = u64::try_from(now.as_second()).unwrap_or(0) / OBJECTS_RECHECK.as_secs().max(1);
+    let part = period.checked_rem(parts.len() as u64).unwrap_or(0);
+    let part = usize::try_from(part).unwrap_or(0);
+    parts.get(part).copied().unwrap_or_default()
 }
 
 fn service_selects(service: &Service, pod: &Pod) -> bool {
@@ -415,30 +445,30 @@ mod tests {
         })
     }
 
-    /// A controller whose cache contains one Pod and whose API server answers with another one. Also returns its calls.
+    /// A controller whose cache contains one Pod and whose API server answers with another Pod. Also returns its calls.
     fn controller(cached: Value, live: Value) -> (LifecycleController, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&calls);
+        let recorded = Arc::clone(&calls);
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let call = format!("{} {}", request.method(), request.uri().path());
-            seen.lock().push(call);
+            recorded.lock().push(call);
             let body = Body::from(live.to_string().into_bytes());
             async move { Ok::<_, Infallible>(http::Response::new(body)) }
         });
         let context = ControllerContext::at_epoch(Client::new(service, "default"));
         let cached = serde_json::from_value(cached).unwrap();
         context.index.apply_pod(cached);
-        let turns = WaitQueue::new(
+        let wait_queue = WaitQueue::new(
             &context,
             &ControllerStats::default().begin_term(),
             &CancellationToken::new(),
         );
-        let lifecycle = LifecycleController::new(context, turns);
+        let lifecycle = LifecycleController::new(context, wait_queue);
         (Arc::into_inner(lifecycle).unwrap(), calls)
     }
 
     /// The outcome of a run for a Pod that is cached by its metadata alone, and the calls of this run.
-    async fn look(live: Value) -> (ReconcileOutcome, Vec<String>) {
+    async fn reconcile_stub(live: Value) -> (ReconcileOutcome, Vec<String>) {
         let stub = json!({ "metadata": pod("")["metadata"] });
         let (lifecycle, calls) = controller(stub, live);
         let outcome = lifecycle.reconcile(("n".into(), "web-1".into())).await;
@@ -456,23 +486,23 @@ mod tests {
             lifecycle.reconcile(key()).await;
             assert_eq!(calls.lock().len(), 1, "{calls:?}");
         }
-        let seen = serde_json::from_value(live).unwrap();
-        lifecycle.context.index.apply_pod(seen);
+        let written = serde_json::from_value(live).unwrap();
+        lifecycle.context.index.apply_pod(written);
         lifecycle.reconcile(key()).await;
         assert_eq!(calls.lock().len(), 2, "{calls:?}");
     }
 
     #[tokio::test]
     async fn grant_ignored_as_status_write_is_retried_as_plain_patch() {
-        let mut waits = pod("a");
+        let mut waiting = pod("a");
         for family in [Family::Operating, Family::PreCheck] {
-            waits["metadata"]["labels"][family.key("x")] = "1".into();
+            waiting["metadata"]["labels"][family.key("x")] = "1".into();
         }
-        waits["metadata"]["labels"][Family::OperationType.key("x")] = "update".into();
+        waiting["metadata"]["labels"][Family::OperationType.key("x")] = "update".into();
         let conditions =
             ["Ready", keys::SERVICE_READY].map(|type_| json!({ "type": type_, "status": "True" }));
-        waits["status"]["conditions"] = json!(conditions);
-        let (lifecycle, calls) = controller(waits.clone(), waits);
+        waiting["status"]["conditions"] = json!(conditions);
+        let (lifecycle, calls) = controller(waiting.clone(), waiting);
         for _ in 0..3 {
             lifecycle.reconcile(("n".into(), "web-1".into())).await;
         }
@@ -486,11 +516,11 @@ mod tests {
     #[test]
     fn many_expected_finalizers_are_read_a_few_at_a_time() {
         let keys: Vec<String> = (0..1_500).map(|n| format!("Service/n/{n}")).collect();
-        let looks = (0..200).map(|look| {
-            let now = Timestamp::from_second(1_800_000_000 + 30 * look).unwrap();
+        let runs = (0..200).map(|run| {
+            let now = Timestamp::from_second(1_800_000_000 + 30 * run).unwrap();
             objects_to_read(&keys, now)
         });
-        let mut read: Vec<&String> = looks
+        let mut read: Vec<&String> = runs
             .inspect(|keys| assert!(keys.len() <= MAX_OBJECT_READS))
             .flatten()
             .collect();
@@ -503,7 +533,7 @@ mod tests {
     #[tokio::test]
     async fn pod_too_large_for_cache_is_read_and_advanced() {
         let path = "/api/v1/namespaces/n/pods/web-1";
-        let (_, calls) = look(pod("a")).await;
+        let (_, calls) = reconcile_stub(pod("a")).await;
         assert_eq!(calls[0], format!("GET {path}"));
         let written = calls[1..].iter().any(|call| call.starts_with("PATCH "));
         assert!(written, "{calls:?}");
@@ -511,7 +541,7 @@ mod tests {
         let mut other = pod("a");
         other["metadata"]["uid"] = "other".into();
         for live in [other, json!({ "metadata": 1 })] {
-            let (outcome, calls) = look(live).await;
+            let (outcome, calls) = reconcile_stub(live).await;
             assert_eq!((outcome, calls.len()), (ReconcileOutcome::Done, 1));
         }
     }

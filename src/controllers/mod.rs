@@ -33,9 +33,10 @@ pub use queues::{ControllerFigures, ControllerStats, Queues};
 pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: StopTokens) {
     let stop = ends.begun.clone();
     let queues = work.begin_term();
-    let turns = wait_queue::WaitQueue::new(&context, &queues, &stop);
-    let lifecycle = lifecycle::LifecycleController::new(Arc::clone(&context), Arc::clone(&turns));
-    let rules = rules::RuleController::new(&context, &queues, &turns, &stop);
+    let wait_queue = wait_queue::WaitQueue::new(&context, &queues, &stop);
+    let lifecycle =
+        lifecycle::LifecycleController::new(Arc::clone(&context), Arc::clone(&wait_queue));
+    let rules = rules::RuleController::new(&context, &queues, &wait_queue, &stop);
     let collasets = collaset::CollaSetController::new(Arc::clone(&context));
     let deletion = context.clone();
     let namespaces = namespaces::NamespaceController::new(Arc::clone(&context));
@@ -46,7 +47,7 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
         dispatch::run_dispatcher(
             Arc::clone(&context),
             Arc::clone(&queues),
-            turns,
+            wait_queue,
             stop.clone()
         ),
         Arc::clone(&queues.lifecycle).run_workers(16, ends.clone(), move |key| {

@@ -53,11 +53,16 @@ struct IdleVersions(HashMap<String, (ObservedNamespace, Instant)>);
 
 impl IdleVersions {
     /// How long the namespace has been at this version. The time starts again with every other version.
-    fn time_at_version(&mut self, name: &str, seen: &ObservedNamespace, now: Instant) -> Duration {
+    fn time_at_version(
+        &mut self,
+        name: &str,
+        observed: &ObservedNamespace,
+        now: Instant,
+    ) -> Duration {
         match self.0.get(name) {
-            Some((earlier, since)) if earlier == seen => now.saturating_duration_since(*since),
+            Some((earlier, since)) if earlier == observed => now.saturating_duration_since(*since),
             _ => {
-                self.0.insert(name.to_owned(), (seen.clone(), now));
+                self.0.insert(name.to_owned(), (observed.clone(), now));
                 Duration::ZERO
             }
         }
@@ -80,19 +85,21 @@ impl NamespaceController {
 
     /// Makes the label of the namespace agree with its rules.
     pub async fn reconcile(&self, name: String) -> ReconcileOutcome {
-        let looked = observe_namespace(&self.context, &name);
-        let Some((seen, needed)) = looked.filter(|(seen, needed)| seen.mark != *needed) else {
+        let observation = observe_namespace(&self.context, &name);
+        let Some((observed, needed)) =
+            observation.filter(|(observed, needed)| observed.mark != *needed)
+        else {
             self.idle.lock().forget_namespace(&name);
             return ReconcileOutcome::Done;
         };
-        if seen.mark > needed {
-            let idle = self
+        if observed.mark > needed {
+            let idle_time = self
                 .idle
                 .lock()
-                .time_at_version(&name, &seen, Instant::now());
+                .time_at_version(&name, &observed, Instant::now());
             let pause = self.context.request_timeout + LAPSE_MARGIN;
-            if idle < pause {
-                return ReconcileOutcome::After(pause - idle);
+            if idle_time < pause {
+                return ReconcileOutcome::After(pause - idle_time);
             }
             match self.needed_enforcement(&name).await {
                 Ok(live) if live <= needed => {}
@@ -105,16 +112,16 @@ impl NamespaceController {
         let namespaces: Api<Namespace> = Api::all(self.context.client.clone());
         let (params, patch) = (
             PatchParams::default(),
-            Patch::Merge(seen.label_patch(needed)),
+            Patch::Merge(observed.label_patch(needed)),
         );
         match call_api(
-            "mark a namespace",
+            "label a namespace",
             namespaces.patch_metadata(&name, &params, &patch),
         )
         .await
         {
             Ok(_) => {
-                info!(namespace = %name, mark = ?needed, "the mark for namespaces with rules was changed");
+                info!(namespace = %name, label = ?needed, "changed the enforcement label of a namespace");
                 ReconcileOutcome::Done
             }
             Err(_) if observe_namespace(&self.context, &name).is_none() => ReconcileOutcome::Done,
@@ -133,8 +140,8 @@ impl NamespaceController {
                 request_path::namespaced_api(&self.context.client, name)?;
             paging::list_all_objects(&rules, RuleSet::compile_if_alive).await
         };
-        let sets = call_api("list rules", list).await?;
-        Ok(NamespaceEnforcement::for_rules(&sets))
+        let rule_sets = call_api("list rules", list).await?;
+        Ok(NamespaceEnforcement::for_rules(&rule_sets))
     }
 }
 
@@ -146,10 +153,10 @@ fn observe_namespace(
 ) -> Option<(ObservedNamespace, NamespaceEnforcement)> {
     let state = context.index.read_state();
     let namespace = state.namespace(name)?;
-    let seen = namespace.observed_label()?;
+    let observed = namespace.observed_label()?;
     namespace.terminating_since.is_none().then(|| {
         let rules = namespace.rules.values().map(|e| &*e.snapshot.rules);
-        (seen, NamespaceEnforcement::for_rules(rules))
+        (observed, NamespaceEnforcement::for_rules(rules))
     })
 }
 
@@ -158,26 +165,26 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn seen(uid: &str, version: u64) -> ObservedNamespace {
+    fn observed(uid: &str, version: u64) -> ObservedNamespace {
         ObservedNamespace::new(uid, version, &[].into()).unwrap()
     }
 
     #[test]
     fn time_at_a_version_begins_anew_with_every_change() {
         let (mut idle, begin) = (IdleVersions::default(), Instant::now());
-        let mut after = |seconds, name: &str, seen: &ObservedNamespace| {
+        let mut after = |seconds, name: &str, namespace: &ObservedNamespace| {
             let now = begin + Duration::from_secs(seconds);
-            idle.time_at_version(name, seen, now).as_secs()
+            idle.time_at_version(name, namespace, now).as_secs()
         };
-        assert_eq!(after(0, "shop", &seen("a", 7)), 0);
-        assert_eq!(after(60, "shop", &seen("a", 7)), 60);
-        assert_eq!(after(61, "shop", &seen("a", 8)), 0);
-        assert_eq!(after(70, "other", &seen("a", 8)), 0);
-        assert_eq!(after(71, "shop", &seen("a", 8)), 10);
-        assert_eq!(after(72, "shop", &seen("b", 8)), 0);
+        assert_eq!(after(0, "shop", &observed("a", 7)), 0);
+        assert_eq!(after(60, "shop", &observed("a", 7)), 60);
+        assert_eq!(after(61, "shop", &observed("a", 8)), 0);
+        assert_eq!(after(70, "other", &observed("a", 8)), 0);
+        assert_eq!(after(71, "shop", &observed("a", 8)), 10);
+        assert_eq!(after(72, "shop", &observed("b", 8)), 0);
         idle.forget_namespace("shop");
         assert_eq!(
-            idle.time_at_version("shop", &seen("b", 8), begin),
+            idle.time_at_version("shop", &observed("b", 8), begin),
             Duration::ZERO
         );
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tracing::info;
 
-use super::api_calls::{call_outcome, read_whole_pod, with_api_deadline};
+use super::api_calls::{call_api, call_outcome, read_whole_pod, with_api_deadline};
 use super::{ControllerContext, PodKey, pod_write_failures};
 use crate::api::keys::{self, Family};
 use crate::api_request::ApiFailure;
@@ -59,70 +59,82 @@ pub async fn reconcile(
         Err(outcome) => return outcome,
     };
     let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
-    let next =
+    let step =
         scale_in_step(context, &pod, nanos).unwrap_or_else(|| next_deletion_step(&pod, nanos));
-    if next != DeletionStep::Delete {
+    if step != DeletionStep::Delete {
         context
             .blocked_deletions
             .clear_write_failure(&pod.metadata.uid);
     }
-    let written = match next {
-        DeletionStep::Nothing => return requeue_or_done(&pod),
-        DeletionStep::Write(labels) => {
-            let mut patch = json!({ "labels": labels.to_merge_patch() });
-            if pod.label(keys::TO_DELETE).is_none() {
-                // The label is gone, so the options that came with it are removed too.
-                patch["annotations"] =
-                    json!({ (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null });
-            }
-            let request = pod_requests::patch_metadata(&context.client, &pod, patch);
-            let done =
-                pod_write_failures::write_lifecycle_step(context, &pod, "step a deletion", request)
-                    .await;
-            done.map(|_| ())
-        }
-        DeletionStep::Cancel => {
-            info!(%namespace, pod = %pod.metadata.name, "keeping a Pod that its ReplicaSet has not asked to delete any more");
-            let patch = json!({
-                "labels": { (keys::TO_DELETE): null },
-                "annotations": {
-                    (keys::DELETE_TIMESTAMP): null, (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null,
-                },
-            });
-            let request = pod_requests::patch_metadata(&context.client, &pod, patch);
-            let done = pod_write_failures::write_lifecycle_step(
-                context,
-                &pod,
-                "cancel a deletion",
-                request,
-            )
-            .await;
-            done.map(|_| ())
-        }
-        DeletionStep::Wake => {
-            let patch = pod_requests::wake_annotation((context.now)());
-            let request =
-                with_api_deadline(pod_requests::patch_metadata(&context.client, &pod, patch)).await;
-            call_outcome("wake a controller", false, request).map(|_| ())
-        }
-        DeletionStep::Delete => {
-            info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
-            let done = with_api_deadline(pod_requests::delete_pod(
-                &context.client,
-                &pod,
-                &DeletionOptions::from_pod(&pod),
-            ))
-            .await;
-            match &done {
-                Ok(_) => context
-                    .blocked_deletions
-                    .clear_write_failure(&pod.metadata.uid),
-                Err(error) => report_refused_deletion(context, &pod, error),
-            }
-            call_outcome("delete a Pod", false, done).map(|_| ())
-        }
-    };
-    written.map_or_else(|outcome| outcome, |()| requeue_or_done(&pod))
+    match perform_step(context, &pod, step).await {
+        Ok(()) => requeue_or_done(&pod),
+        Err(outcome) => outcome,
+    }
+}
+
+async fn perform_step(
+    context: &ControllerContext,
+    pod: &Pod,
+    step: DeletionStep,
+) -> Result<(), ReconcileOutcome> {
+    match step {
+        DeletionStep::Nothing => Ok(()),
+        DeletionStep::Write(labels) => write_labels(context, pod, &labels).await,
+        DeletionStep::Cancel => cancel_deletion(context, pod).await,
+        DeletionStep::Wake => wake_replica_set(context, pod).await,
+        DeletionStep::Delete => delete_pod(context, pod).await,
+    }
+}
+
+async fn write_labels(
+    context: &ControllerContext,
+    pod: &Pod,
+    labels: &LabelPatch,
+) -> Result<(), ReconcileOutcome> {
+    let mut patch = json!({ "labels": labels.to_merge_patch() });
+    if pod.label(keys::TO_DELETE).is_none() {
+        // The label is gone, so the options that came with it are removed too.
+        patch["annotations"] = json!({ (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null });
+    }
+    let request = pod_requests::patch_metadata(&context.client, pod, patch);
+    pod_write_failures::write_lifecycle_step(context, pod, "write a step of a deletion", request)
+        .await?;
+    Ok(())
+}
+
+async fn cancel_deletion(context: &ControllerContext, pod: &Pod) -> Result<(), ReconcileOutcome> {
+    info!(namespace = %pod.metadata.namespace, pod = %pod.metadata.name, "keeping a Pod that its ReplicaSet has not asked to delete any more");
+    let patch = json!({
+        "labels": { (keys::TO_DELETE): null },
+        "annotations": {
+            (keys::DELETE_TIMESTAMP): null, (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null,
+        },
+    });
+    let request = pod_requests::patch_metadata(&context.client, pod, patch);
+    pod_write_failures::write_lifecycle_step(context, pod, "cancel a deletion", request).await?;
+    Ok(())
+}
+
+async fn wake_replica_set(context: &ControllerContext, pod: &Pod) -> Result<(), ReconcileOutcome> {
+    let patch = pod_requests::wake_annotation((context.now)());
+    let request = pod_requests::patch_metadata(&context.client, pod, patch);
+    call_api("wake a controller", request).await?;
+    Ok(())
+}
+
+async fn delete_pod(context: &ControllerContext, pod: &Pod) -> Result<(), ReconcileOutcome> {
+    info!(namespace = %pod.metadata.namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
+    let options = DeletionOptions::from_pod(pod);
+    let request = pod_requests::delete_pod(&context.client, pod, &options);
+    let result = with_api_deadline(request).await;
+    match &result {
+        Ok(_) => context
+            .blocked_deletions
+            .clear_write_failure(&pod.metadata.uid),
+        Err(error) => report_refused_deletion(context, pod, error),
+    }
+    call_outcome("delete a Pod", false, result)?;
+    Ok(())
 }
 
 /// The outcome of a run that has nothing more to do now.
@@ -140,32 +152,33 @@ fn requeue_or_done(pod: &Pod) -> ReconcileOutcome {
 fn scale_in_step(context: &ControllerContext, pod: &Pod, nanos: u64) -> Option<DeletionStep> {
     let owner = grace_delete::scale_in_replica_set(pod)?;
     let state = context.index.read_state();
-    let home = state.namespace(&pod.metadata.namespace)?;
-    if scale_in::has_choice_lapsed(home, owner, pod, nanos) {
+    let namespace_index = state.namespace(&pod.metadata.namespace)?;
+    if scale_in::has_choice_lapsed(namespace_index, owner, pod, nanos) {
         return Some(DeletionStep::Cancel);
     }
-    if scale_in::should_wake_owner(home, owner, pod, nanos) {
+    if scale_in::should_wake_owner(namespace_index, owner, pod, nanos) {
         return Some(DeletionStep::Wake);
     }
-    let waits = !grace_delete::is_deletion_in_flight(pod)
-        && !context.begun_pods.try_begin(home, owner, pod, nanos);
-    waits.then_some(DeletionStep::Nothing)
+    let must_wait = !grace_delete::is_deletion_in_flight(pod)
+        && !context
+            .begun_pods
+            .try_begin(namespace_index, owner, pod, nanos);
+    must_wait.then_some(DeletionStep::Nothing)
 }
 
 /// Reports on a Pod why its deletion is refused. The refusal may last while the Pod is off traffic. The status of its
 /// CollaSet reports it too.
 fn report_refused_deletion(context: &ControllerContext, pod: &Pod, error: &ApiFailure) {
-    if let Some(why) = pod_write_failures::lasting_failure(error) {
+    if let Some(reason) = pod_write_failures::lasting_failure(error) {
         context
             .blocked_deletions
-            .record_write_failure(&pod.metadata.uid, why.clone());
+            .record_write_failure(&pod.metadata.uid, reason.clone());
         let message = format!(
-            "The Pod is off traffic to be deleted, which is refused, and tried again: {why}"
+            "The Pod is off traffic to be deleted, but its deletion is refused and will be tried again: {reason}"
         );
-        let about = pod_reference(pod);
         context
             .events
-            .record_event(&about, true, "FailedDelete", &message);
+            .record_event(&pod_reference(pod), true, "FailedDelete", &message);
     }
 }
 
@@ -173,8 +186,8 @@ fn next_deletion_step(pod: &Pod, nanos: u64) -> DeletionStep {
     if pod.is_terminating() || !pod.is_managed() {
         return DeletionStep::Nothing;
     }
-    let begun = grace_delete::is_deletion_in_flight(pod);
-    match (pod.label(keys::TO_DELETE).is_some(), begun) {
+    let is_in_flight = grace_delete::is_deletion_in_flight(pod);
+    match (pod.label(keys::TO_DELETE).is_some(), is_in_flight) {
         (true, false) => DeletionStep::Write(operator::begin_labels(
             pod,
             DELETION_ID,
@@ -213,10 +226,10 @@ mod tests {
     /// The methods of the calls during a run for a Pod that is cached in part, if the API server returns `live`.
     async fn calls(live: Value) -> Vec<String> {
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&calls);
+        let recorded = Arc::clone(&calls);
         let answer = live.clone();
         let service = tower::service_fn(move |request: http::Request<Body>| {
-            seen.lock().push(request.method().to_string());
+            recorded.lock().push(request.method().to_string());
             let body = Body::from(answer.to_string().into_bytes());
             async move { Ok::<_, Infallible>(http::Response::new(body)) }
         });
@@ -256,7 +269,7 @@ mod tests {
 
     #[test]
     fn begins_deletes_when_allowed_and_cancels() {
-        let step = |labels: &[(&str, &str)], at| next_deletion_step(&pod(labels), at);
+        let step = |labels: &[(&str, &str)], nanos| next_deletion_step(&pod(labels), nanos);
         let DeletionStep::Write(begin) = step(&[(keys::TO_DELETE, "1")], 5) else {
             panic!()
         };
@@ -267,18 +280,18 @@ mod tests {
         let operating = Family::Operating.key(DELETION_ID);
         let type_ = Family::OperationType.key(DELETION_ID);
         let operate = Family::Operate.key(DELETION_ID);
-        let begun = [(operating.as_str(), "5"), (type_.as_str(), DELETION_TYPE)];
+        let in_flight = [(operating.as_str(), "5"), (type_.as_str(), DELETION_TYPE)];
         assert_eq!(
-            step(&[&[(keys::TO_DELETE, "1")], &begun[..]].concat(), 6),
+            step(&[&[(keys::TO_DELETE, "1")], &in_flight[..]].concat(), 6),
             DeletionStep::Nothing
         );
         let allowed = [
             &[(keys::TO_DELETE, "1"), (operate.as_str(), "6")],
-            &begun[..],
+            &in_flight[..],
         ]
         .concat();
         assert_eq!(step(&allowed, 7), DeletionStep::Delete);
-        let DeletionStep::Write(undo) = step(&begun, 7) else {
+        let DeletionStep::Write(undo) = step(&in_flight, 7) else {
             panic!()
         };
         assert!(

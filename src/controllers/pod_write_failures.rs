@@ -24,8 +24,8 @@ pub struct PodWriteFailures(Mutex<HashMap<String, String>>);
 
 impl PodWriteFailures {
     /// Records that a Pod can't be written for now.
-    pub fn record_write_failure(&self, uid: &str, why: String) {
-        self.0.lock().insert(uid.to_owned(), why);
+    pub fn record_write_failure(&self, uid: &str, reason: String) {
+        self.0.lock().insert(uid.to_owned(), reason);
     }
 
     /// Records that a Pod was written, or does not need a write.
@@ -40,15 +40,15 @@ impl PodWriteFailures {
 
     /// The failures of these Pods, by UID.
     pub fn failures_of_pods(&self, pods: &[Arc<Pod>]) -> BTreeMap<String, String> {
-        let known = self.0.lock();
-        if known.is_empty() {
+        let failures = self.0.lock();
+        if failures.is_empty() {
             return BTreeMap::new();
         }
-        let why = |pod: &Arc<Pod>| {
+        let failure_of_pod = |pod: &Arc<Pod>| {
             let uid = &pod.metadata.uid;
-            Some((uid.clone(), known.get(uid)?.clone()))
+            Some((uid.clone(), failures.get(uid)?.clone()))
         };
-        pods.iter().filter_map(why).collect()
+        pods.iter().filter_map(failure_of_pod).collect()
     }
 }
 
@@ -72,26 +72,26 @@ pub fn lasting_failure(failure: &ApiFailure) -> Option<String> {
 pub async fn write_lifecycle_step<T>(
     context: &ControllerContext,
     pod: &Pod,
-    what: &'static str,
+    description: &'static str,
     request: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, ReconcileOutcome> {
     let uid = &pod.metadata.uid;
-    let done = with_api_deadline(request).await;
-    match done.as_ref().map_err(lasting_failure) {
+    let result = with_api_deadline(request).await;
+    match result.as_ref().map_err(lasting_failure) {
         Ok(_) => context.blocked_lifecycles.clear_write_failure(uid),
-        Err(Some(why)) => {
+        Err(Some(reason)) => {
             let message = format!(
-                "The lifecycle of the Pod can't go on: its next step is not written, and tried again: {why}"
+                "The lifecycle of the Pod can't continue: its next step can't be written and will be tried again: {reason}"
             );
-            context.blocked_lifecycles.record_write_failure(uid, why);
-            let about = pod_reference(pod);
+            context.blocked_lifecycles.record_write_failure(uid, reason);
+            let reference = pod_reference(pod);
             context
                 .events
-                .record_event(&about, true, STEP_REFUSED_REASON, &message);
+                .record_event(&reference, true, STEP_REFUSED_REASON, &message);
         }
         Err(None) => {}
     }
-    call_outcome(what, false, done)
+    call_outcome(description, false, result)
 }
 
 #[cfg(test)]
@@ -112,12 +112,12 @@ mod tests {
         let context = ControllerContext::at_epoch(Client::new(service, "default"));
         let mut pod = Pod::default();
         pod.metadata.uid = "u".to_owned();
-        let never = pending::<Result<(), Error>>();
-        let done = write_lifecycle_step(&context, &pod, "step a Pod", never).await;
-        assert_eq!(done, Err(ReconcileOutcome::Retry));
-        let known = context
+        let request = pending::<Result<(), Error>>();
+        let result = write_lifecycle_step(&context, &pod, "step a Pod", request).await;
+        assert_eq!(result, Err(ReconcileOutcome::Retry));
+        let failures = context
             .blocked_lifecycles
             .failures_of_pods(&[Arc::new(pod)]);
-        assert!(known["u"].contains("has not answered within 15 s"));
+        assert!(failures["u"].contains("has not answered within 15 s"));
     }
 }

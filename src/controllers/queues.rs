@@ -83,20 +83,20 @@ pub struct ControllerFigures {
 
 fn figures_of_queue<K: QueueKey>(
     controller: &'static str,
-    turns: &QueueCounters,
+    counters: &QueueCounters,
     queue: Option<&Arc<WorkQueue<K>>>,
 ) -> ControllerFigures {
     let outcomes = [
-        ("done", &turns.done),
-        ("later", &turns.later),
-        ("retry", &turns.retry),
-        ("panic", &turns.panic),
+        ("done", &counters.done),
+        ("later", &counters.later),
+        ("retry", &counters.retry),
+        ("panic", &counters.panic),
     ];
     ControllerFigures {
         controller,
         depth: queue.map_or(0, |queue| queue.depth()),
         runs: outcomes.map(|(outcome, count)| (outcome, count.load(Ordering::Relaxed))),
-        progress: turns.progress_count(),
+        progress: counters.progress_count(),
     }
 }
 

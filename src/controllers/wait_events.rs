@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ControllerContext;
-use super::yielder::Yielder;
+use super::yielder::{REST_FACTOR, Yielder};
 use crate::api::keys;
 use crate::cluster::events::pod_reference;
 use crate::domain::diagnosis::wait_notices::{
@@ -26,10 +26,6 @@ use crate::domain::rules::webhook::EndpointVerdicts;
 /// Period of the checks. If the threshold for a long wait is short, the period is shorter.
 const CHECK_PERIOD: Duration = Duration::from_secs(15);
 
-/// After a check, the namespace is not checked for this many times as long as the check took. A tenant with many Pods
-/// and rules gets its Events later, and does not delay others.
-const REST_FACTOR: u32 = 10;
-
 /// Maximum number of operations of a namespace that one check compares with its rules, the longest waiting first. The
 /// other operations get no Event until some of these continue.
 const MAX_JUDGED_OPERATIONS: usize = 500;
@@ -39,8 +35,8 @@ pub async fn run_wait_events(context: Arc<ControllerContext>, stop: Cancellation
     let threshold = SignedDuration::try_from(context.wait_notice).unwrap_or(SignedDuration::MAX);
     let mut notices = WaitNotices::new(threshold);
     let period = (context.wait_notice / 4).clamp(Duration::from_millis(250), CHECK_PERIOD);
-    let mut rests: HashMap<String, Instant> = HashMap::new();
-    let tell = async {
+    let mut paused_until: HashMap<String, Instant> = HashMap::new();
+    let record_events = async {
         context.index.wait_listed().await;
         loop {
             tokio::time::sleep(period).await;
@@ -51,28 +47,29 @@ pub async fn run_wait_events(context: Arc<ControllerContext>, stop: Cancellation
                     .map(|(name, _)| name.to_owned())
                     .collect()
             };
-            let there: HashSet<&str> = names.iter().map(String::as_str).collect();
-            notices.retain(|namespace| there.contains(namespace));
+            let existing: HashSet<&str> = names.iter().map(String::as_str).collect();
+            notices.retain(|namespace| existing.contains(namespace));
             let now = Instant::now();
-            rests.retain(|_, until| *until > now);
+            paused_until.retain(|_, until| *until > now);
             for name in names {
-                if rests.contains_key(&name) {
+                if paused_until.contains_key(&name) {
                     continue;
                 }
-                let mut pace = Yielder::new();
-                for (about, warning, reason, message) in
-                    collect_wait_events(&context, &name, &mut notices, &mut pace).await
+                let mut yielder = Yielder::new();
+                for (reference, warning, reason, message) in
+                    collect_wait_events(&context, &name, &mut notices, &mut yielder).await
                 {
                     context
                         .events
-                        .record_event(&about, warning, reason, &message);
+                        .record_event(&reference, warning, reason, &message);
                 }
-                let (_, _, spent) = pace.into_totals();
-                rests.insert(name, Instant::now() + spent * REST_FACTOR);
+                // A tenant with many Pods and rules gets its Events later, and does not delay others.
+                let (_, _, elapsed) = yielder.into_totals();
+                paused_until.insert(name, Instant::now() + elapsed * REST_FACTOR);
             }
         }
     };
-    stop.run_until_cancelled(tell).await;
+    stop.run_until_cancelled(record_events).await;
 }
 
 /// An Event: the object, whether it is a warning, the reason, the message.
@@ -82,28 +79,30 @@ type WaitEvent = (ObjectReference, bool, &'static str, String);
 struct NamespaceSnapshot {
     pods: Vec<Arc<Pod>>,
     /// UIDs of the Pods that are deleted with their CollaSet. No budget holds these Pods.
-    going: HashSet<String>,
+    deleted_with_collaset: HashSet<String>,
     rules: Vec<(RuleObject, Arc<EndpointVerdicts>)>,
 }
 
 impl NamespaceSnapshot {
     fn from_index(context: &ControllerContext, namespace: &str) -> Option<NamespaceSnapshot> {
         let state = context.index.read_state();
-        let home = state.namespace(namespace)?;
-        let rules = home.rules.values().map(|entry| {
+        let namespace_index = state.namespace(namespace)?;
+        let rules = namespace_index.rules.values().map(|entry| {
             let object = RuleObject {
                 object: Arc::clone(&entry.object),
                 set: Arc::clone(&entry.snapshot.rules),
             };
             (object, Arc::clone(&entry.verdicts))
         });
-        let pods = home.pods.values();
-        let going = pods
+        let pods = namespace_index.pods.values();
+        let deleted_with_collaset = pods
             .clone()
             .filter(|pod| state.is_deleted_with_collaset(pod));
         Some(NamespaceSnapshot {
             rules: rules.collect(),
-            going: going.map(|pod| pod.metadata.uid.clone()).collect(),
+            deleted_with_collaset: deleted_with_collaset
+                .map(|pod| pod.metadata.uid.clone())
+                .collect(),
             pods: pods.cloned().collect(),
         })
     }
@@ -112,12 +111,12 @@ impl NamespaceSnapshot {
     async fn long_waits(
         &self,
         is_long: impl Fn(&WaitingOperation) -> bool,
-        pace: &mut Yielder,
+        yielder: &mut Yielder,
     ) -> Vec<WaitingOperation> {
         let mut all: Vec<(&Pod, WaitingOperation, Option<Stage>)> = Vec::new();
         for pod in &self.pods {
-            pace.steps += 1 + pod.metadata.labels.len() / 10;
-            pace.yield_if_due().await;
+            yielder.steps += 1 + pod.metadata.labels.len() / 10;
+            yielder.yield_if_due().await;
             if is_in_flight(pod) {
                 let waiting =
                     wait_notices::waiting_operations(pod).filter(|(waiting, _)| is_long(waiting));
@@ -127,19 +126,19 @@ impl NamespaceSnapshot {
         all.sort_by(|(_, a, _), (_, b, _)| {
             (a.since, &a.pod, &a.operation).cmp(&(b.since, &b.pod, &b.operation))
         });
-        let mut judged = 0;
+        let mut judged_count = 0;
         all.retain(|(_, _, stage)| {
-            judged += usize::from(stage.is_some());
-            stage.is_none() || judged <= MAX_JUDGED_OPERATIONS
+            judged_count += usize::from(stage.is_some());
+            stage.is_none() || judged_count <= MAX_JUDGED_OPERATIONS
         });
         let mut waits = Vec::new();
         for (pod, mut waiting, stage) in all {
-            let budgets = !self.going.contains(&pod.metadata.uid);
+            let may_budgets_hold = !self.deleted_with_collaset.contains(&pod.metadata.uid);
             for (rule, verdicts) in &self.rules {
-                pace.steps += 1 + rule.set.rules.len();
-                pace.yield_if_due().await;
+                yielder.steps += 1 + rule.set.rules.len();
+                yielder.yield_if_due().await;
                 if stage.is_some_and(|stage| {
-                    wait_notices::does_rule_hold(rule, verdicts, stage, pod, budgets)
+                    wait_notices::does_rule_hold(rule, verdicts, stage, pod, may_budgets_hold)
                 }) {
                     waiting.rules.push(Arc::clone(&rule.set.uid));
                 }
@@ -196,10 +195,12 @@ impl NamespaceSnapshot {
                 let name = &pod.metadata.name;
                 let message = match *waiting {
                     1 => format!("Pod {name} waits: {line}"),
-                    n => format!("{n} operations wait, that on Pod {name} the longest: {line}"),
+                    n => format!(
+                        "{n} operations wait; the operation on Pod {name} has waited longest: {line}"
+                    ),
                 };
-                let about = object.object.object_ref(&());
-                Some((about, false, wait_notices::RULE_REASON, message))
+                let reference = object.object.object_ref(&());
+                Some((reference, false, wait_notices::RULE_REASON, message))
             }
         }
     }
@@ -210,24 +211,24 @@ async fn collect_wait_events(
     context: &ControllerContext,
     namespace: &str,
     notices: &mut WaitNotices,
-    pace: &mut Yielder,
+    yielder: &mut Yielder,
 ) -> Vec<WaitEvent> {
-    let Some(seen) = NamespaceSnapshot::from_index(context, namespace) else {
+    let Some(snapshot) = NamespaceSnapshot::from_index(context, namespace) else {
         return Vec::new();
     };
     let now = (context.now)();
-    let waits = seen
+    let waits = snapshot
         .long_waits(
             |waiting| notices.is_beyond_threshold(waiting.since, now),
-            pace,
+            yielder,
         )
         .await;
     let mut events = Vec::new();
     for notice in notices.decide_notices(namespace, waits, now) {
-        events.extend(seen.event_from_notice(context, namespace, &notice));
+        events.extend(snapshot.event_from_notice(context, namespace, &notice));
         // An explanation visits all Pods and rules.
-        pace.steps += super::yielder::STEPS_PER_YIELD;
-        pace.yield_if_due().await;
+        yielder.steps += super::yielder::STEPS_PER_YIELD;
+        yielder.yield_if_due().await;
     }
     events
 }
@@ -254,7 +255,7 @@ mod tests {
     const CHECKS: usize = 20;
 
     /// A namespace with many Pods whose operations wait for many rules.
-    fn crowd() -> Arc<ControllerContext> {
+    fn crowded_context() -> Arc<ControllerContext> {
         let service = tower::service_fn(|_: http::Request<Body>| async {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
@@ -296,17 +297,17 @@ mod tests {
 
     #[tokio::test]
     async fn many_waits_are_judged_and_announced_in_small_parts() {
-        let context = crowd();
+        let context = crowded_context();
         // The clock of the context is at the epoch, before the waits began.
         let mut notices = WaitNotices::new(SignedDuration::MIN);
-        for told in [2, 1] {
-            let mut pace = Yielder::new();
-            let events = collect_wait_events(&context, "n", &mut notices, &mut pace).await;
-            assert_eq!(events.len(), told * wait_notices::MAX_NOTICES_AT_ONCE);
-            let (steps, at_once, _) = pace.into_totals();
+        for batches in [2, 1] {
+            let mut yielder = Yielder::new();
+            let events = collect_wait_events(&context, "n", &mut notices, &mut yielder).await;
+            assert_eq!(events.len(), batches * wait_notices::MAX_NOTICES_AT_ONCE);
+            let (steps, max_burst, _) = yielder.into_totals();
             let judged = MAX_JUDGED_OPERATIONS * RULES * (CHECKS + 1);
             assert!(steps < judged + 100 * STEPS_PER_YIELD, "{steps}");
-            assert!(at_once <= 2 * STEPS_PER_YIELD, "{at_once}");
+            assert!(max_burst <= 2 * STEPS_PER_YIELD, "{max_burst}");
         }
     }
 }

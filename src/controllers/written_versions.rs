@@ -27,13 +27,13 @@ impl WrittenVersions {
     /// last write.
     pub fn time_until_visible(&self, uid: &str, version: u64, now: Instant) -> Option<Duration> {
         let mut written = self.0.lock();
-        let (last, at) = *written.get(uid)?;
-        let left = VISIBILITY_TIMEOUT.saturating_sub(now - at);
-        if version >= last || left.is_zero() {
+        let (last_version, written_at) = *written.get(uid)?;
+        let remaining = VISIBILITY_TIMEOUT.saturating_sub(now - written_at);
+        if version >= last_version || remaining.is_zero() {
             written.remove(uid);
             return None;
         }
-        Some(left)
+        Some(remaining)
     }
 
     /// Forgets an object that is gone.

@@ -1,6 +1,5 @@
-//! A fake API server in memory, for unit tests. It stores objects, checks resource versions, records
-//! requests, and can refuse a request before or after carrying it out. It does not know kinds: an object is
-//! JSON at a path.
+//! A fake API server for unit tests. It keeps objects in memory, checks resource versions, and records requests. It can
+//! refuse a request before or after it carries out the request. It knows no kinds: an object is JSON at a path.
 #![allow(clippy::unwrap_used)] // a test fails by a panic
 
 use std::collections::BTreeMap;
@@ -15,17 +14,17 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// A refusal of matching requests.
+/// The answer that a request gets instead of its result.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// Prefix of method and path, e.g. `POST /api/v1/namespaces/n/pods`. `P` alone matches every POST, PUT
-    /// and PATCH.
+    /// The beginning of method and path, such as `POST /api/v1/namespaces/n/pods`. `P` selects every POST, PUT and
+    /// PATCH, and an empty text every request.
     pub of: &'static str,
     /// Status code of the answer.
     pub code: u16,
     /// Message of the answer.
     pub message: &'static str,
-    /// Whether the request is carried out although it is refused.
+    /// Whether the server carries out the request nevertheless.
     pub done: bool,
 }
 
@@ -40,7 +39,7 @@ pub struct State {
     pub requests: Vec<(String, Value)>,
     /// Method and path of each write that was accepted.
     pub writes: Vec<String>,
-    /// Refusals in force.
+    /// Which requests are refused.
     pub refusal: Option<Refusal>,
     /// The change that a webhook makes to each written object.
     pub mutation: Option<fn(&mut Value)>,
@@ -48,13 +47,15 @@ pub struct State {
     pub trial: Duration,
     /// Duration of a list of Pods.
     pub reading: Duration,
-    /// Duration of a write, except of a write of an Event.
+    /// How long a write takes. Writes of Events take no time.
     pub writing: Duration,
-    /// How often a request yields to other tasks; once if absent.
+    /// How often a request yields to other tasks. Without this function, it yields once.
     pub pace: Option<fn() -> usize>,
+    /// Whether the fake never answers new requests.
+    pub is_hanging: bool,
 }
 
-/// The fake. A clone is a handle to the same server.
+/// The fake. A clone is the same server.
 #[derive(Clone, Debug, Default)]
 pub struct FakeApi(pub Arc<Mutex<State>>);
 
@@ -69,7 +70,13 @@ impl FakeApi {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-                let pace = state.lock().pace;
+                let (pace, is_hanging) = {
+                    let state = state.lock();
+                    (state.pace, state.is_hanging)
+                };
+                if is_hanging {
+                    std::future::pending::<()>().await;
+                }
                 for _ in 0..pace.map_or(1, |pace| pace()) {
                     tokio::task::yield_now().await;
                 }
@@ -105,7 +112,7 @@ impl FakeApi {
         Client::new(service, "default")
     }
 
-    /// Method and path of each request so far, without those about Events.
+    /// Method and path of each request so far, without those for Events.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
         let state = self.0.lock();
@@ -121,7 +128,7 @@ impl FakeApi {
         bodies.map(|(_, body)| body.clone()).collect()
     }
 
-    /// Refuses matching requests from now on.
+    /// Sets which requests are refused from now on.
     pub fn refuse(&self, refusal: Option<Refusal>) {
         self.0.lock().refusal = refusal;
     }
@@ -214,14 +221,14 @@ impl State {
         if let Some(mutate) = self.mutation {
             mutate(&mut object);
         }
-        // As in etcd3/store.go: a write that changes nothing is skipped.
+        // The API server does not write an update that changes nothing (`etcd3/store.go`).
         if self.objects.get(path) == Some(&object) {
             return (200, object);
         }
         (200, self.put(path, object))
     }
 
-    /// The object at the path of a write, unless the write names another version of it.
+    /// The stored object at the path of a write, unless the write names another version of the object.
     fn checked(&self, path: &str, written: &Value) -> Result<Value, (u16, Value)> {
         let Some(object) = self.objects.get(path) else {
             return Err(failure(404, "NotFound", "there is none"));
@@ -249,10 +256,10 @@ impl State {
     }
 }
 
-/// Subresources whose patches apply to the object itself.
+/// Subresources whose patches go to the object itself.
 const SUBRESOURCES: [&str; 2] = ["/status", "/resize"];
 
-/// Merges the entries of webhook configurations by name, as strategic merge patches do, and removes them from
+/// Merges the entries of webhook configurations by their names, as a strategic merge patch does, and removes them from
 /// the patch.
 fn merge_webhooks(object: &mut Value, patch: &mut Value) {
     let entries = object.get_mut("webhooks").and_then(Value::as_array_mut);

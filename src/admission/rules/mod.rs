@@ -19,7 +19,7 @@ use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
 use crate::api_request;
 use crate::cluster::index::IndexState;
-use crate::cluster::selection;
+use crate::cluster::{held_rollouts, selection};
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::conditions::{self, SelectorMatches};
 use crate::domain::rules::enforcement::NamespaceEnforcement;
@@ -240,7 +240,7 @@ fn permanent_hold_warnings(state: &IndexState, rules: &RuleSet) -> Vec<String> {
         let namespace_index = state.namespace(&rules.namespace).into_iter();
         let owners = namespace_index.flat_map(|namespace| namespace.workloads());
         let held_owners =
-            owners.filter(|(_, owner)| selection::is_recreate_held(rules, owner, limit));
+            owners.filter(|(_, owner)| held_rollouts::is_recreate_held(rules, owner, limit));
         held_owners.map(|(_, owner)| owner.name.clone()).collect()
     });
     let frozen = conditions::zero_budget_warning(rules, expected);

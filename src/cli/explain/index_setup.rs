@@ -8,12 +8,12 @@ use serde::Serialize;
 use super::input_files::InputObjects;
 use crate::admission::review::Request;
 use crate::api::keys;
+use crate::cluster::gauges::rule_gauges;
 use crate::cluster::index::{Index, NamespaceFacts};
 use crate::cluster::kind::WatchedKind;
 use crate::cluster::owner_sizes::{self};
 use crate::cluster::rule_store::RuleStore;
 use crate::domain::pod::Pod;
-use crate::domain::rules::budget::{BudgetGauges, ExpectedPods};
 use crate::ledger::commit::Ledgers;
 
 /// Fills an empty index. Returns notes for the user.
@@ -146,18 +146,7 @@ pub fn rule_budgets(
         rules.selects(pod) && rules.availability_limits().next().is_some()
     });
     let budgets = covering.map(|entry| {
-        let claims = ledgers
-            .newer_snapshot(&entry.rule_key(), &entry.snapshot)
-            .claims;
-        let limits = entry.snapshot.rules.availability_limits();
-        let waiting = u32::try_from(entry.tally.pre_check_waiting().len()).unwrap_or(u32::MAX);
-        let gauges = state.with_view(&entry.snapshot.rules, |view| {
-            let size = ExpectedPods {
-                total: view.expected(),
-                base: view.percentage_base(),
-            };
-            BudgetGauges::new(limits, size, claims.count_unclaimed(view), waiting)
-        });
+        let gauges = rule_gauges(ledgers, &state, entry);
         RuleBudget {
             object: entry.snapshot.rules.name.clone(),
             used: gauges.unavailable,

@@ -32,7 +32,7 @@ pub struct ApiServer {
     /// Names and addresses.
     hosts: Vec<String>,
     /// The addresses of each name, from its last resolution that succeeded.
-    known: Mutex<HashMap<String, Vec<IpAddr>>>,
+    last_addresses: Mutex<HashMap<String, Vec<IpAddr>>>,
 }
 
 impl ApiServer {
@@ -45,7 +45,7 @@ impl ApiServer {
                 .map(bare)
                 .filter(|h| !h.is_empty())
                 .collect(),
-            known: Mutex::default(),
+            last_addresses: Mutex::default(),
         }
     }
 
@@ -62,12 +62,17 @@ impl ApiServer {
     /// addresses are used.
     async fn resolve_addresses(&self) -> HashSet<IpAddr> {
         for host in &self.hosts {
-            if let Ok(found) = lookup_host((host.as_str(), 443)).await {
-                let found = found.map(|a| a.ip().to_canonical()).collect();
-                self.known.lock().insert(host.clone(), found);
+            if let Ok(addresses) = lookup_host((host.as_str(), 443)).await {
+                let addresses = addresses.map(|a| a.ip().to_canonical()).collect();
+                self.last_addresses.lock().insert(host.clone(), addresses);
             }
         }
-        self.known.lock().values().flatten().copied().collect()
+        self.last_addresses
+            .lock()
+            .values()
+            .flatten()
+            .copied()
+            .collect()
     }
 }
 
@@ -76,28 +81,28 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    async fn why(reach: &AddressPolicy, address: &str) -> Option<String> {
-        reach.refusal_reason(address.parse().unwrap()).await
+    async fn refusal_reason(policy: &AddressPolicy, address: &str) -> Option<String> {
+        policy.refusal_reason(address.parse().unwrap()).await
     }
 
     #[tokio::test]
     async fn addresses_of_the_api_server_are_refused_in_every_form() {
         let hosts = ["10.96.0.1", "[fd00::7]", ""].map(str::to_owned);
-        let reach = AddressPolicy {
+        let policy = AddressPolicy {
             api_server: ApiServer::new(hosts),
             ..AddressPolicy::default()
         };
-        assert_eq!(reach.api_server.literal_addresses().len(), 2);
+        assert_eq!(policy.api_server.literal_addresses().len(), 2);
         for refused in [
             "10.96.0.1",
             "::ffff:10.96.0.1",
             "64:ff9b::10.96.0.1",
             "fd00::7",
         ] {
-            let said = why(&reach, refused).await.unwrap();
-            assert!(said.contains("an address of the API server"), "{said}");
+            let reason = refusal_reason(&policy, refused).await.unwrap();
+            assert!(reason.contains("an address of the API server"), "{reason}");
         }
-        assert_eq!(why(&reach, "10.96.0.2").await, None);
+        assert_eq!(refusal_reason(&policy, "10.96.0.2").await, None);
     }
 
     #[tokio::test]

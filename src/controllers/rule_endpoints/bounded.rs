@@ -11,17 +11,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub struct BoundedStream<S> {
     inner: S,
     /// Number of bytes that may still be read.
-    left: usize,
-    most: usize,
+    remaining: usize,
+    limit: usize,
 }
 
 impl<S> BoundedStream<S> {
-    /// Reads at most `most` bytes from `inner`.
-    pub const fn new(inner: S, most: usize) -> Self {
+    /// Reads at most `limit` bytes from `inner`.
+    pub const fn new(inner: S, limit: usize) -> Self {
         BoundedStream {
             inner,
-            left: most,
-            most,
+            remaining: limit,
+            limit,
         }
     }
 }
@@ -33,18 +33,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
-        let read = Pin::new(&mut self.inner).poll_read(context, into);
-        let came = into.filled().len().saturating_sub(before);
-        match self.left.checked_sub(came) {
-            Some(left) => {
-                self.left = left;
-                read
+        let result = Pin::new(&mut self.inner).poll_read(context, into);
+        let received = into.filled().len().saturating_sub(before);
+        match self.remaining.checked_sub(received) {
+            Some(remaining) => {
+                self.remaining = remaining;
+                result
             }
             None => {
                 into.set_filled(before);
-                let most = self.most / 1024;
-                let why = format!("more than {most} KiB came in all");
-                Poll::Ready(Err(io::Error::other(why)))
+                let kib = self.limit / 1024;
+                let message = format!("the endpoint sent more than {kib} KiB");
+                Poll::Ready(Err(io::Error::other(message)))
             }
         }
     }
@@ -86,6 +86,9 @@ mod tests {
         let read = BoundedStream::new(&bytes[..], 2999)
             .read_to_end(&mut all)
             .await;
-        assert_eq!(read.unwrap_err().to_string(), "more than 2 KiB came in all");
+        assert_eq!(
+            read.unwrap_err().to_string(),
+            "the endpoint sent more than 2 KiB"
+        );
     }
 }

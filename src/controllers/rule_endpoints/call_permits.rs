@@ -1,6 +1,6 @@
 //! Permits for calls to endpoints. Namespaces share them, so that no tenant delays the others.
 //!
-//! The more permits a namespace holds, the more permits must be free before it gets another one. Therefore some permits
+//! The more permits a namespace holds, the more permits must be free before it gets another permit. Therefore some permits
 //! stay free for namespaces that hold none. When a permit becomes free, the namespace that holds the fewest permits
 //! gets it. Namespaces that hold the same number take turns, and so do the endpoints of a namespace.
 
@@ -17,14 +17,14 @@ const MAX_CALL_PERMITS: usize = 32;
 /// alone gets a quarter of all permits.
 const FREE_FACTOR: usize = 3;
 
-/// Number of permits for one endpoint. A namespace gets another one while more of them are free than it holds.
+/// Number of permits for one endpoint. A namespace gets another permit while more of them are free than it holds.
 /// Therefore a namespace alone gets half of them. A slow endpoint thus leaves permits to other endpoints of its
 /// namespace, and to other namespaces that call it.
 const MAX_ENDPOINT_PERMITS: usize = 8;
 
-/// The caller and the endpoint of a call.
+/// The namespace and the endpoint of a call, among which the permits are shared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct CallRoute {
+pub struct PermitKey {
     /// The namespace of the rule.
     pub namespace: String,
     /// Protocol, host and port of the endpoint.
@@ -38,7 +38,7 @@ pub struct CallPermits(Mutex<PermitState>);
 #[derive(Debug, Default)]
 struct PermitState {
     /// The permits in use, at most [`MAX_CALL_PERMITS`].
-    taken: Vec<CallRoute>,
+    used: Vec<PermitKey>,
     /// The waiting calls, by namespace and endpoint. No queue is empty.
     waiting: RoundRobin<RoundRobin<VecDeque<oneshot::Sender<CallPermit>>>>,
 }
@@ -50,109 +50,107 @@ type RoundRobin<T> = VecDeque<(String, T)>;
 #[derive(Debug)]
 pub struct CallPermit {
     permits: Arc<CallPermits>,
-    route: CallRoute,
+    key: PermitKey,
 }
 
 impl CallPermits {
     /// Requests a permit. The receiver gets it as soon as one is free.
-    pub fn request_permit(self: &Arc<Self>, route: &CallRoute) -> oneshot::Receiver<CallPermit> {
-        let (waiter, place) = oneshot::channel();
+    pub fn request_permit(self: &Arc<Self>, key: &PermitKey) -> oneshot::Receiver<CallPermit> {
+        let (sender, receiver) = oneshot::channel();
         {
             let mut state = self.0.lock();
-            let endpoints = entry_or_insert(&mut state.waiting, &route.namespace);
-            entry_or_insert(endpoints, &route.endpoint).push_back(waiter);
+            let endpoints = entry_or_insert(&mut state.waiting, &key.namespace);
+            entry_or_insert(endpoints, &key.endpoint).push_back(sender);
         }
         self.grant_permits();
-        place
+        receiver
     }
 
     fn grant_permits(self: &Arc<Self>) {
         loop {
             let next = self.0.lock().take_next_waiter();
-            let Some((route, waiter)) = next else { return };
-            let places = Arc::clone(self);
+            let Some((key, sender)) = next else { return };
+            let permits = Arc::clone(self);
             // If the receiver is gone, the permit is dropped here and thereby returned.
-            drop(waiter.send(CallPermit {
-                permits: places,
-                route,
-            }));
+            drop(sender.send(CallPermit { permits, key }));
         }
     }
 }
 
 impl Drop for CallPermit {
     fn drop(&mut self) {
-        self.permits.0.lock().release_permit(&self.route);
+        self.permits.0.lock().release_permit(&self.key);
         self.permits.grant_permits();
     }
 }
 
 impl PermitState {
     /// Takes a permit for the next waiting call that may have one.
-    fn take_next_waiter(&mut self) -> Option<(CallRoute, oneshot::Sender<CallPermit>)> {
+    fn take_next_waiter(&mut self) -> Option<(PermitKey, oneshot::Sender<CallPermit>)> {
         loop {
-            let (route, waiter) = self.pop_next_waiter()?;
-            if !waiter.is_closed() {
-                self.taken.push(route.clone());
-                return Some((route, waiter));
+            let (key, sender) = self.pop_next_waiter()?;
+            if !sender.is_closed() {
+                self.used.push(key.clone());
+                return Some((key, sender));
             }
         }
     }
 
     /// Removes the next waiting call that may have a permit from its queue.
-    fn pop_next_waiter(&mut self) -> Option<(CallRoute, oneshot::Sender<CallPermit>)> {
+    fn pop_next_waiter(&mut self) -> Option<(PermitKey, oneshot::Sender<CallPermit>)> {
         let all = self.waiting.iter().enumerate();
-        let next = all.filter_map(|(turn, (namespace, endpoints))| {
-            let held = self.held_if_allowed(namespace)?;
+        let next = all.filter_map(|(position, (namespace, endpoints))| {
+            let own_count = self.own_permits_if_allowed(namespace)?;
             let mut endpoints = endpoints.iter();
             let endpoint =
                 endpoints.position(|(endpoint, _)| self.has_free_permit(namespace, endpoint));
-            Some((held, turn, endpoint?))
+            Some((own_count, position, endpoint?))
         });
-        let (_, turn, endpoint) = next.min()?;
-        let (namespace, mut endpoints) = self.waiting.remove(turn)?;
+        let (_, position, endpoint) = next.min()?;
+        let (namespace, mut endpoints) = self.waiting.remove(position)?;
         let (endpoint, mut queue) = endpoints.remove(endpoint)?;
-        let waiter = queue.pop_front()?;
+        let sender = queue.pop_front()?;
         if !queue.is_empty() {
             endpoints.push_back((endpoint.clone(), queue));
         }
         if !endpoints.is_empty() {
             self.waiting.push_back((namespace.clone(), endpoints));
         }
-        let route = CallRoute {
+        let key = PermitKey {
             namespace,
             endpoint,
         };
-        Some((route, waiter))
+        Some((key, sender))
     }
 
-    /// How many permits a namespace holds, if it may have another one.
-    fn held_if_allowed(&self, namespace: &str) -> Option<usize> {
-        let taken = self.taken.iter();
-        let held = taken.filter(|t| t.namespace == namespace).count();
-        (held * FREE_FACTOR < MAX_CALL_PERMITS - self.taken.len()).then_some(held)
+    /// How many permits a namespace holds, if it may get another permit.
+    fn own_permits_if_allowed(&self, namespace: &str) -> Option<usize> {
+        let own = self.used.iter().filter(|key| key.namespace == namespace);
+        let own_count = own.count();
+        let free_count = MAX_CALL_PERMITS - self.used.len();
+        (own_count * FREE_FACTOR < free_count).then_some(own_count)
     }
 
     fn has_free_permit(&self, namespace: &str, endpoint: &str) -> bool {
-        let taken = self.taken.iter().filter(|t| t.endpoint == endpoint);
-        let held = taken.clone().filter(|t| t.namespace == namespace).count();
-        held < MAX_ENDPOINT_PERMITS - taken.count()
+        let used = self.used.iter().filter(|key| key.endpoint == endpoint);
+        let own = used.clone().filter(|key| key.namespace == namespace);
+        own.count() < MAX_ENDPOINT_PERMITS - used.count()
     }
 
-    fn release_permit(&mut self, route: &CallRoute) {
-        if let Some(place) = self.taken.iter().position(|taken| taken == route) {
-            self.taken.swap_remove(place);
+    fn release_permit(&mut self, key: &PermitKey) {
+        if let Some(position) = self.used.iter().position(|used| used == key) {
+            self.used.swap_remove(position);
         }
     }
 }
 
-fn entry_or_insert<'a, T: Default>(turns: &'a mut RoundRobin<T>, of: &str) -> &'a mut T {
-    let known = turns.iter().position(|(key, _)| key == of);
-    let turn = known.unwrap_or_else(|| {
-        turns.push_back((of.to_owned(), T::default()));
-        turns.len() - 1
+fn entry_or_insert<'a, T: Default>(entries: &'a mut RoundRobin<T>, name: &str) -> &'a mut T {
+    let position = entries.iter().position(|(key, _)| key == name);
+    let position = position.unwrap_or_else(|| {
+        entries.push_back((name.to_owned(), T::default()));
+        entries.len() - 1
     });
-    &mut turns[turn].1
+    &mut entries[position].1
 }
 
 #[cfg(test)]
@@ -163,11 +161,11 @@ mod tests {
     type Waiting = Vec<oneshot::Receiver<CallPermit>>;
 
     fn ask(
-        places: &Arc<CallPermits>,
+        pool: &Arc<CallPermits>,
         namespace: &str,
         endpoint: &str,
     ) -> oneshot::Receiver<CallPermit> {
-        places.request_permit(&CallRoute {
+        pool.request_permit(&PermitKey {
             namespace: namespace.to_owned(),
             endpoint: endpoint.to_owned(),
         })
@@ -176,31 +174,31 @@ mod tests {
     /// Sends 400 requests of a namespace, spread over `endpoints` endpoints of its own. Returns the permits, and the
     /// requests that wait.
     fn flood(
-        places: &Arc<CallPermits>,
+        pool: &Arc<CallPermits>,
         namespace: &str,
         endpoints: usize,
     ) -> (Vec<CallPermit>, Waiting) {
         let mut waiting: Waiting = (0..400)
-            .map(|n| ask(places, namespace, &format!("{namespace}:{}", n % endpoints)))
+            .map(|n| ask(pool, namespace, &format!("{namespace}:{}", n % endpoints)))
             .collect();
-        (got(&mut waiting), waiting)
+        (take_granted(&mut waiting), waiting)
     }
 
-    fn got(waiting: &mut Waiting) -> Vec<CallPermit> {
-        let mut got = Vec::new();
-        waiting.retain_mut(|place| match place.try_recv() {
-            Ok(place) => {
-                got.push(place);
+    fn take_granted(waiting: &mut Waiting) -> Vec<CallPermit> {
+        let mut granted = Vec::new();
+        waiting.retain_mut(|receiver| match receiver.try_recv() {
+            Ok(permit) => {
+                granted.push(permit);
                 false
             }
             Err(_) => true,
         });
-        got
+        granted
     }
 
-    fn is_at_rest(places: &CallPermits) -> bool {
-        let state = places.0.lock();
-        state.taken.is_empty() && state.waiting.is_empty()
+    fn is_at_rest(pool: &CallPermits) -> bool {
+        let state = pool.0.lock();
+        state.used.is_empty() && state.waiting.is_empty()
     }
 
     #[test]
@@ -211,76 +209,78 @@ mod tests {
             (40, MAX_CALL_PERMITS / 4),
             (400, MAX_CALL_PERMITS / 4),
         ] {
-            let places = Arc::<CallPermits>::default();
-            let (held, waiting) = flood(&places, "hostile", endpoints);
-            assert_eq!(held.len(), most, "{endpoints} endpoints");
+            let pool = Arc::<CallPermits>::default();
+            let (permits, waiting) = flood(&pool, "hostile", endpoints);
+            assert_eq!(permits.len(), most, "{endpoints} endpoints");
             for endpoint in ["b:0", "hostile:0"] {
-                let place = ask(&places, "b", endpoint).try_recv();
-                assert!(place.is_ok(), "{endpoint} beside {endpoints} endpoints");
+                let permit = ask(&pool, "b", endpoint).try_recv();
+                assert!(permit.is_ok(), "{endpoint} beside {endpoints} endpoints");
             }
-            drop((held, waiting));
+            drop((permits, waiting));
         }
     }
 
     #[test]
     fn nine_busy_namespaces_leave_permit_for_tenth() {
-        let places = Arc::<CallPermits>::default();
+        let pool = Arc::<CallPermits>::default();
         let hostile: Vec<_> = (0..9)
-            .map(|n| flood(&places, &format!("hostile-{n}"), 40))
+            .map(|n| flood(&pool, &format!("hostile-{n}"), 40))
             .collect();
-        assert!(hostile.iter().all(|(held, _)| !held.is_empty()));
-        ask(&places, "b", "b").try_recv().unwrap();
+        assert!(hostile.iter().all(|(permits, _)| !permits.is_empty()));
+        ask(&pool, "b", "b").try_recv().unwrap();
     }
 
     #[test]
-    fn namespace_without_a_place_gets_the_next_one() {
-        let places = Arc::<CallPermits>::default();
+    fn namespace_without_permit_gets_the_next_permit() {
+        let pool = Arc::<CallPermits>::default();
         let mut hostile: Vec<_> = (0..10)
-            .map(|n| flood(&places, &format!("hostile-{n}"), 40))
+            .map(|n| flood(&pool, &format!("hostile-{n}"), 40))
             .collect();
-        assert_eq!(places.0.lock().taken.len(), MAX_CALL_PERMITS);
-        let mut late = ["x", "y"].map(|namespace| ask(&places, namespace, "late"));
-        let mut took = Vec::new();
-        for place in &mut late {
-            assert!(place.try_recv().is_err());
+        assert_eq!(pool.0.lock().used.len(), MAX_CALL_PERMITS);
+        let mut newcomers = ["x", "y"].map(|namespace| ask(&pool, namespace, "late"));
+        let mut granted = Vec::new();
+        for receiver in &mut newcomers {
+            assert!(receiver.try_recv().is_err());
             drop(hostile[0].0.pop());
-            took.push(place.try_recv().unwrap());
+            granted.push(receiver.try_recv().unwrap());
         }
     }
 
     #[test]
     fn namespaces_that_hold_the_same_take_turns() {
-        let places = Arc::<CallPermits>::default();
+        let pool = Arc::<CallPermits>::default();
         let full: Vec<_> = (0..10)
-            .map(|n| flood(&places, &format!("full-{n}"), 40).0)
+            .map(|n| flood(&pool, &format!("full-{n}"), 40).0)
             .collect();
-        let mut waiting = ["a", "a", "b", "b"].map(|namespace| ask(&places, namespace, "e"));
+        let mut waiting = ["a", "a", "b", "b"].map(|namespace| ask(&pool, namespace, "e"));
         let mut order = Vec::new();
         // The permits of the other namespaces are returned one by one. Each namespace that gets a permit returns it at
         // once.
-        for place in full.into_iter().flatten() {
-            drop(place);
-            let now = waiting.iter_mut().filter_map(|place| place.try_recv().ok());
-            order.extend(now.map(|place| place.route.namespace.clone()));
+        for permit in full.into_iter().flatten() {
+            drop(permit);
+            let granted = waiting
+                .iter_mut()
+                .filter_map(|receiver| receiver.try_recv().ok());
+            order.extend(granted.map(|permit| permit.key.namespace.clone()));
         }
         assert_eq!(order, ["a", "b", "a", "b"]);
     }
 
     #[test]
-    fn all_callers_are_served_and_dropped_ones_free_permits() {
-        let places = Arc::<CallPermits>::default();
-        let (mut held, mut waiting) = flood(&places, "a", 40);
-        let (gone, others) = flood(&places, "b", 1);
+    fn all_calls_are_served_and_dropped_calls_free_permits() {
+        let pool = Arc::<CallPermits>::default();
+        let (mut permits, mut waiting) = flood(&pool, "a", 40);
+        let (other_permits, others) = flood(&pool, "b", 1);
         drop(others);
         let mut served = 0;
-        while let Some(place) = held.pop() {
+        while let Some(permit) = permits.pop() {
             served += 1;
-            drop(place);
-            held.extend(got(&mut waiting));
+            drop(permit);
+            permits.extend(take_granted(&mut waiting));
         }
         assert_eq!(served, 400);
-        assert_eq!(places.0.lock().taken.len(), gone.len());
-        drop(gone);
-        assert!(is_at_rest(&places));
+        assert_eq!(pool.0.lock().used.len(), other_permits.len());
+        drop(other_permits);
+        assert!(is_at_rest(&pool));
     }
 }

@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use k8s_openapi::ByteString;
 use rustls::crypto::CryptoProvider;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::address::AddressPolicy;
@@ -59,32 +60,32 @@ pub async fn call_url(
     url: &str,
     ca: &[u8],
     body: Option<Vec<u8>>,
-    reach: &AddressPolicy,
+    policy: &AddressPolicy,
 ) -> Result<HttpAnswer, String> {
-    match timeout(CALL_DEADLINE, exchange_request(url, ca, body, reach)).await {
+    match timeout(CALL_DEADLINE, exchange_request(url, ca, body, policy)).await {
         Ok(outcome) => outcome,
         Err(_) => Err(format!("no answer within {} s", CALL_DEADLINE.as_secs())),
     }
 }
 
 /// Protocol, host and port of an endpoint. Endpoints with the same value usually fail together.
-pub fn endpoint_authority(endpoint: &RuleEndpoint) -> String {
+pub fn endpoint_origin(endpoint: &RuleEndpoint) -> String {
     let uri: Option<Uri> = endpoint.url.parse().ok();
-    uri.as_ref().and_then(CallTarget::from_uri).map_or_else(
+    uri.as_ref().and_then(Origin::from_uri).map_or_else(
         || endpoint.url.clone(),
         |t| format!("{}:{}:{}", t.tls, t.host, t.port),
     )
 }
 
-struct CallTarget<'a> {
+struct Origin<'a> {
     tls: bool,
     /// Host without the brackets of an IPv6 address.
     host: &'a str,
     port: u16,
 }
 
-impl CallTarget<'_> {
-    fn from_uri(uri: &Uri) -> Option<CallTarget<'_>> {
+impl Origin<'_> {
+    fn from_uri(uri: &Uri) -> Option<Origin<'_>> {
         let tls = uri.scheme_str()? == "https";
         let host = uri.host()?;
         let host = host
@@ -92,7 +93,7 @@ impl CallTarget<'_> {
             .and_then(|h| h.strip_suffix(']'))
             .unwrap_or(host);
         let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        Some(CallTarget { tls, host, port })
+        Some(Origin { tls, host, port })
     }
 }
 
@@ -100,31 +101,23 @@ async fn exchange_request(
     url: &str,
     ca: &[u8],
     body: Option<Vec<u8>>,
-    reach: &AddressPolicy,
+    policy: &AddressPolicy,
 ) -> Result<HttpAnswer, String> {
-    let uri: Uri = url.parse().map_err(|e| format!("the URL is odd: {e}"))?;
-    let target = CallTarget::from_uri(&uri).ok_or("the URL has no host")?;
-    let stream = BoundedStream::new(connect_to_target(&target, reach).await?, MAX_RECEIVED_BYTES);
-    let mut warning = None;
-    let stream: Box<dyn ByteStream> = if target.tls {
-        let name = ServerName::try_from(target.host.to_owned())
-            .map_err(|_| format!("{} is no name that TLS knows", target.host))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let trust = Arc::new(EndpointVerifier::new(ca, system_roots(), &provider));
-        let config = tls_client_config(Arc::clone(&trust), provider)?;
-        let stream = TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await;
-        let why = |e: &io::Error| {
-            trust
-                .refusal()
-                .map_or_else(|| describe_io_error(e), str::to_owned)
-        };
-        let stream = stream.map_err(|e| format!("no TLS connection: {}", why(&e)))?;
-        warning = trust.warning().map(str::to_owned);
-        Box::new(stream)
-    } else {
-        Box::new(stream)
+    let uri: Uri = url.parse().map_err(|e| {
+        format!("the url can't be parsed: {e}; write an absolute http or https URL")
+    })?;
+    let origin =
+        Origin::from_uri(&uri).ok_or("the url has no host: write an absolute http or https URL")?;
+    let stream = BoundedStream::new(
+        connect_to_origin(&origin, policy).await?,
+        MAX_RECEIVED_BYTES,
+    );
+    let (stream, warning): (Box<dyn ByteStream>, _) = match origin.tls {
+        true => {
+            let (stream, warning) = connect_tls(stream, origin.host, ca).await?;
+            (Box::new(stream), warning)
+        }
+        false => (Box::new(stream), None),
     };
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
@@ -140,7 +133,7 @@ async fn exchange_request(
         // The error does not contain the target of the redirect: the endpoint may be an internal server, and the author
         // of the rule must not learn its secrets.
         return Err(format!(
-            "the answer is {}, and redirects are not followed: set the url to where it leads",
+            "the answer is {}, and redirects are not followed: set the url to the target of the redirect",
             status.as_u16()
         ));
     }
@@ -166,39 +159,61 @@ async fn exchange_request(
     }
 }
 
-async fn connect_to_target(
-    target: &CallTarget<'_>,
-    reach: &AddressPolicy,
+/// Makes a TLS connection over `stream`. Also returns the problem with the bundle `ca`, if the endpoint is trusted all
+/// the same.
+async fn connect_tls<S: ByteStream>(
+    stream: S,
+    host: &str,
+    ca: &[u8],
+) -> Result<(TlsStream<S>, Option<String>), String> {
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+        format!("TLS can't verify the host {host}: use a DNS name or an IP address")
+    })?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let trust = Arc::new(EndpointVerifier::new(ca, system_roots(), &provider));
+    let config = tls_client_config(Arc::clone(&trust), provider)?;
+    let connector = TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(name, stream).await.map_err(|error| {
+        let reason = trust
+            .refusal()
+            .map_or_else(|| describe_io_error(&error), str::to_owned);
+        format!("no TLS connection: {reason}")
+    })?;
+    Ok((stream, trust.warning().map(str::to_owned)))
+}
+
+async fn connect_to_origin(
+    origin: &Origin<'_>,
+    policy: &AddressPolicy,
 ) -> Result<TcpStream, String> {
-    let CallTarget { host, port, .. } = *target;
-    let found = lookup_host((host, port)).await;
-    let found: Vec<SocketAddr> = found
+    let Origin { host, port, .. } = *origin;
+    let addresses = lookup_host((host, port)).await;
+    let addresses: Vec<SocketAddr> = addresses
         .map_err(|_| format!("the name {host} can't be resolved"))?
         .collect();
     // Only addresses that were checked are dialled: the name is not resolved again.
-    let (mut good, mut refused) = (Vec::new(), None);
-    for address in found {
-        match reach.refusal_reason(address.ip()).await {
-            None => good.push(address),
-            Some(why) => refused = Some(refused.unwrap_or(why)),
+    let (mut allowed, mut refusal) = (Vec::new(), None);
+    for address in addresses {
+        match policy.refusal_reason(address.ip()).await {
+            None => allowed.push(address),
+            Some(reason) => refusal = Some(refusal.unwrap_or(reason)),
         }
     }
-    if let (Some(why), []) = (refused, &good[..]) {
-        return Err(why);
+    if let (Some(reason), []) = (refusal, &allowed[..]) {
+        return Err(reason);
     }
-    let mut last = format!("the name {host} has no address");
-    for address in good {
-        last = match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+    let mut last_error = format!("the name {host} has no address");
+    for address in allowed {
+        last_error = match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(e)) => format!("can't connect to {host}:{port}: {}", describe_io_error(&e)),
             Err(_) => format!("can't connect to {host}:{port} in time"),
         };
     }
-    Err(last)
+    Err(last_error)
 }
 
 fn build_request(uri: &Uri, body: Option<Vec<u8>>) -> Result<Request<Full<Bytes>>, String> {
-    let odd = |e: &dyn std::fmt::Display| format!("the URL is odd: {e}");
     let authority = uri.authority().map_or("", |a| a.as_str());
     let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
@@ -218,7 +233,11 @@ fn build_request(uri: &Uri, body: Option<Vec<u8>>) -> Result<Request<Full<Bytes>
     };
     request
         .body(Full::from(body.unwrap_or_default()))
-        .map_err(|e| odd(&e))
+        .map_err(|e| {
+            format!(
+                "no HTTP request can be made for the url: {e}; write an absolute http or https URL"
+            )
+        })
 }
 
 /// The header for credentials in a URL, as Go's HTTP client sends them.
@@ -228,9 +247,7 @@ fn basic_authorization(user: &str) -> String {
     } else {
         format!("{user}:")
     };
-    let encoded = serde_json::to_value(ByteString(user.into_bytes())).ok();
-    let encoded = encoded.as_ref().and_then(|v| v.as_str());
-    format!("Basic {}", encoded.unwrap_or_default())
+    format!("Basic {}", BASE64_STANDARD.encode(user))
 }
 
 /// The TLS configuration of a client that trusts the endpoints that `trust` accepts.
@@ -267,11 +284,11 @@ fn describe_io_error(error: &io::Error) -> String {
 
 /// The innermost cause of an error. The outer errors only repeat that there is one.
 fn innermost_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut at = error;
-    while let Some(source) = at.source() {
-        at = source;
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
-    at.to_string()
+    cause.to_string()
 }
 
 #[cfg(test)]
@@ -297,7 +314,7 @@ mod tests {
     #[test]
     fn endpoints_fail_together_by_host_and_port() {
         let of = |url: &str| {
-            endpoint_authority(&RuleEndpoint {
+            endpoint_origin(&RuleEndpoint {
                 url: url.into(),
                 ca: Vec::new(),
             })
@@ -333,10 +350,10 @@ mod tests {
             "[0:0:0:0:0:ffff:127.0.0.1]",
         ] {
             let url = format!("http://{host}:{port}/");
-            let why = call_url(&url, &[], None, &AddressPolicy::default())
+            let error = call_url(&url, &[], None, &AddressPolicy::default())
                 .await
                 .unwrap_err();
-            assert!(why.contains("--endpoint-allow-cidrs"), "{url}: {why}");
+            assert!(error.contains("--endpoint-allow-cidrs"), "{url}: {error}");
         }
         let dialled = listener.accept().now_or_never();
         assert!(dialled.is_none(), "{dialled:?}");
@@ -351,12 +368,12 @@ mod tests {
             let _ = stream.read(&mut [0; 4096]).await.unwrap();
             stream.write_all(answer.as_bytes()).await.unwrap();
         });
-        let mut reach = AddressPolicy::default();
-        reach.networks.allowed = vec!["127.0.0.1/32".parse().unwrap()];
+        let mut policy = AddressPolicy::default();
+        policy.networks.allowed = vec!["127.0.0.1/32".parse().unwrap()];
         let url = format!("http://127.0.0.1:{port}/");
-        let why = call_url(&url, &[], None, &reach).await.unwrap_err();
+        let error = call_url(&url, &[], None, &policy).await.unwrap_err();
         serving.await.unwrap();
-        why
+        error
     }
 
     #[tokio::test]
@@ -369,14 +386,17 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: hunter2\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhunter2",
         ] {
-            let why = answered(answer).await;
-            assert!(!why.contains("hunter2"), "{answer}: {why}");
+            let error = answered(answer).await;
+            assert!(!error.contains("hunter2"), "{answer}: {error}");
         }
-        let why = answered(
+        let error = answered(
             "HTTP/1.1 307 Moved\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n",
         )
         .await;
-        assert!(why.contains("set the url to where it leads"), "{why}");
+        assert!(
+            error.contains("set the url to the target of the redirect"),
+            "{error}"
+        );
     }
 
     /// Sends interim answers until the client stops reading, and counts the bytes.
@@ -394,11 +414,14 @@ mod tests {
             }
             sent
         });
-        let mut reach = AddressPolicy::default();
-        reach.networks.allowed = vec!["127.0.0.1/32".parse().unwrap()];
+        let mut policy = AddressPolicy::default();
+        policy.networks.allowed = vec!["127.0.0.1/32".parse().unwrap()];
         let url = format!("http://127.0.0.1:{port}/");
-        let why = call_url(&url, &[], None, &reach).await.unwrap_err();
-        assert!(why.contains("more than 1536 KiB came in all"), "{why}");
+        let error = call_url(&url, &[], None, &policy).await.unwrap_err();
+        assert!(
+            error.contains("the endpoint sent more than 1536 KiB"),
+            "{error}"
+        );
         // The bytes in the buffers of the sockets count as sent, too.
         let sent = serving.await.unwrap();
         assert!(sent < 32 * MAX_ANSWER_BYTES, "{sent}");
@@ -411,10 +434,13 @@ mod tests {
             "http://[::ffff:169.254.169.254]/",
             "https://[fd00:ec2::254]/",
         ] {
-            let why = call_url(url, &[], None, &AddressPolicy::default())
+            let error = call_url(url, &[], None, &AddressPolicy::default())
                 .await
                 .unwrap_err();
-            assert!(why.contains("--allow-link-local-endpoints"), "{url}: {why}");
+            assert!(
+                error.contains("--allow-link-local-endpoints"),
+                "{url}: {error}"
+            );
         }
     }
 }

@@ -23,32 +23,28 @@ pub fn report_ignored(
     ignored: &[IgnoredPass],
 ) {
     let rule = &rule.id;
-    for IgnoredPass {
-        operations: who,
-        reason: why,
-    } in ignored
-    {
+    for IgnoredPass { operations, reason } in ignored {
         context
             .endpoint_caller
             .ignored
-            .count_ignored(key, rule, who.len());
+            .count_ignored(key, rule, operations.len());
         let state = context.index.read_state();
         let events = &context.events;
         if let Some(entry) = state.rule(&key.namespace, &key.name) {
-            let about = entry.object.object_ref(&());
+            let reference = entry.object.object_ref(&());
             let message = format!(
-                "Pods pass rule {rule} by failurePolicy Ignore, without an answer of its endpoint: {why}"
+                "Pods pass rule {rule} by failurePolicy Ignore, without an answer of its endpoint: {reason}"
             );
-            events.record_event(&about, true, EVENT_REASON, &message);
+            events.record_event(&reference, true, EVENT_REASON, &message);
         }
-        let pods = who.iter().filter_map(|c| {
+        let pods = operations.iter().filter_map(|c| {
             let pod = state.pod(&key.namespace, &Uid::from(c.pod_uid.as_str()))?;
             Some((pod, &c.operation))
         });
         for (pod, operation) in pods.take(MAX_EVENT_PODS) {
             let message = format!(
                 "Operation {operation} passed rule {rule} of PodTransitionRule {} by failurePolicy Ignore, without an answer of \
-                 its endpoint: {why}",
+                 its endpoint: {reason}",
                 key.name
             );
             events.record_event(&pod_reference(pod), true, EVENT_REASON, &message);

@@ -1,14 +1,14 @@
-//! Calls the endpoints of webhook rules on the leader: asks about waiting Pods, polls tasks, and stores in the rule's
-//! status what a new leader needs. Admission never waits for a call; it reads the verdicts in the status.
+//! Calls the endpoints of webhook rules on the leader: asks about waiting Pods, polls tasks, and stores the verdicts and
+//! tasks in the rule's status, because a new leader needs them. Admission never waits for a call; it reads the verdicts in the status.
 
 mod address;
 mod bounded;
 mod call_permits;
-mod endpoint_calls;
-mod endpoint_pool;
+mod endpoint_caller;
 mod http;
+mod ignored_counts;
 mod ignored_events;
-mod ignored_failures;
+mod protocol_calls;
 mod trust;
 mod waiting_operations;
 
@@ -40,10 +40,10 @@ use crate::domain::rules::{CompiledRule, CompiledWebhook, RuleSet};
 use crate::ledger::store::{RuleKey, Uid};
 
 pub use address::{AddressPolicy, ApiServer};
-use endpoint_calls::ParametersError;
-pub use endpoint_pool::EndpointCaller;
-use endpoint_pool::NO_PERMIT_REASON;
-pub use ignored_failures::RuleLabels;
+pub use endpoint_caller::EndpointCaller;
+use endpoint_caller::NO_PERMIT_REASON;
+pub use ignored_counts::RuleLabels;
+use protocol_calls::ParametersError;
 
 /// Minimum time until the next run. Everything that is due now has been done already.
 const MIN_REQUEUE_PAUSE: Duration = Duration::from_millis(20);
@@ -111,9 +111,9 @@ impl RuleEndpoints {
         }))
     }
 
-    /// Calls `look` with the states of a rule object's webhook rules; `None` if they are not known yet.
-    pub fn with_call_states<R>(&self, uid: &Uid, look: impl FnOnce(Option<&CallStates>) -> R) -> R {
-        look(self.call_states.lock().get(uid))
+    /// Calls `f` with the states of a rule object's webhook rules; `None` if they are not known yet.
+    pub fn with_call_states<R>(&self, uid: &Uid, f: impl FnOnce(Option<&CallStates>) -> R) -> R {
+        f(self.call_states.lock().get(uid))
     }
 
     /// Forgets a rule object that is gone. The results of its running calls are ignored.
@@ -152,27 +152,27 @@ impl RuleEndpoints {
         let restored = rules.iter().flat_map(webhook_rules).map(|(rule, webhook)| {
             let state = states.iter().find(|state| state.name == rule.id);
             let status = state.and_then(|state| state.webhook_status.as_ref());
-            let memory = CallState::from_status(status, webhook, generation.unwrap_or(0), now);
-            (rule.id.clone(), memory)
+            let call_state = CallState::from_status(status, webhook, generation.unwrap_or(0), now);
+            (rule.id.clone(), call_state)
         });
         let restored = restored.collect();
         self.call_states.lock().insert(key.uid.clone(), restored);
         Ok(())
     }
 
-    /// Calls `look` with a rule object and the states of its rules. Returns `None` if the object is gone, if another
+    /// Calls `f` with a rule object and the states of its rules. Returns `None` if the object is gone, if another
     /// object has its name, or if the states have been forgotten.
     fn with_entry_states<R>(
         &self,
         key: &RuleKey,
-        look: impl FnOnce(&IndexState, &RuleEntry, &mut CallStates) -> R,
+        f: impl FnOnce(&IndexState, &RuleEntry, &mut CallStates) -> R,
     ) -> Option<R> {
         let state = self.context.index.read_state();
         let entry = state.rule(&key.namespace, &key.name);
         let entry = entry.filter(|entry| entry.snapshot.rules.uid == key.uid)?;
-        let mut memories = self.call_states.lock();
-        let memories = memories.get_mut(&key.uid)?;
-        Some(look(&state, entry, memories))
+        let mut call_states = self.call_states.lock();
+        let call_states = call_states.get_mut(&key.uid)?;
+        Some(f(&state, entry, call_states))
     }
 
     async fn plan_calls(
@@ -180,8 +180,8 @@ impl RuleEndpoints {
         key: &RuleKey,
         now: Timestamp,
     ) -> (Vec<EndpointCall>, Option<Timestamp>) {
-        let rules = self.with_entry_states(key, |_, entry, memories| {
-            memories.retain(|id, _| webhooks_of_entry(entry).any(|(rule, _)| rule.id == *id));
+        let rules = self.with_entry_states(key, |_, entry, call_states| {
+            call_states.retain(|id, _| webhooks_of_entry(entry).any(|(rule, _)| rule.id == *id));
             let rules =
                 webhooks_of_entry(entry).map(|(rule, webhook)| (rule.clone(), Arc::clone(webhook)));
             rules.collect::<Vec<_>>()
@@ -195,22 +195,22 @@ impl RuleEndpoints {
             else {
                 continue;
             };
-            let plan = self.with_entry_states(key, |_, entry, memories| {
-                let memory = memories.get_mut(&rule.id)?;
+            let plan = self.with_entry_states(key, |_, entry, call_states| {
+                let call_state = call_states.get_mut(&rule.id)?;
                 let is_same = entry.snapshot.rules.generation == generation
-                    && memory.generation() == generation;
+                    && call_state.generation() == generation;
                 // A change of the object in the meantime enqueues it again.
                 is_same.then(|| {
-                    memory.set_share(
+                    call_state.set_share(
                         share.saturating_sub(size_limits::json_bytes(&rule.id) + STATE_BYTES),
                     );
-                    let plan = memory.plan_calls(
+                    let plan = call_state.plan_calls(
                         webhook,
                         now,
                         &waiting.subject_operations,
                         &waiting.askable,
                     );
-                    (plan, memory.take_ignored())
+                    (plan, call_state.take_ignored())
                 })
             });
             let Some((plan, ignored)) = plan.flatten() else {
@@ -237,42 +237,42 @@ impl RuleEndpoints {
         webhook: &CompiledWebhook,
         now: Timestamp,
     ) -> Option<(WaitingOperations, i64)> {
-        let crowd = self.with_entry_states(key, |state, entry, memories| {
+        let snapshot = self.with_entry_states(key, |state, entry, call_states| {
             let generation = entry.snapshot.rules.generation;
-            let mut now_there = webhooks_of_entry(entry);
-            let same = |r: &CompiledRule, w: &CompiledWebhook| {
+            let mut present_webhooks = webhooks_of_entry(entry);
+            let is_same = |r: &CompiledRule, w: &CompiledWebhook| {
                 r.id == rule.id && w.fingerprint == webhook.fingerprint
             };
-            if !now_there.any(|(r, w)| same(r, w)) {
+            if !present_webhooks.any(|(r, w)| is_same(r, w)) {
                 return None;
             }
-            let memory = memories.entry(rule.id.clone());
-            let memory =
-                memory.or_insert_with(|| CallState::from_status(None, webhook, generation, now));
-            if memory.generation() > generation {
+            let call_state = call_states
+                .entry(rule.id.clone())
+                .or_insert_with(|| CallState::from_status(None, webhook, generation, now));
+            if call_state.generation() > generation {
                 return None; // the cache is behind the live read
             }
-            memory.follow_generation(webhook, generation, now);
+            call_state.follow_generation(webhook, generation, now);
             Some((
-                WaitingSnapshot::from_entry(state, entry, rule, memories),
+                WaitingSnapshot::from_entry(state, entry, rule, call_states),
                 generation,
             ))
         });
-        let (crowd, generation) = crowd.flatten()?;
+        let (snapshot, generation) = snapshot.flatten()?;
         let allowed = |name: &str| {
             let state = self.context.index.read_state();
             let entry = state.rule(&key.namespace, name)?;
             headroom::allowed_disruptions(&self.context.ledgers, &state, entry)
         };
-        Some((crowd.find_askable(allowed).await, generation))
+        Some((snapshot.find_askable(allowed).await, generation))
     }
 
     /// Makes a call. A panic while the result is applied may leave the states of the object's rules inconsistent.
     /// Therefore they are forgotten then, and read from the status again.
     async fn run_call(self: Arc<Self>, call: EndpointCall) {
         let key = call.key.clone();
-        let made = self.stop.run_until_cancelled(self.perform_call(call));
-        if AssertUnwindSafe(made).catch_unwind().await.is_err() {
+        let call_run = self.stop.run_until_cancelled(self.perform_call(call));
+        if AssertUnwindSafe(call_run).catch_unwind().await.is_err() {
             self.forget_rule(&key.uid);
             let name: RuleObjectName = (key.namespace, key.name);
             self.queues.rules.add_after(name, PANIC_PAUSE);
@@ -280,29 +280,29 @@ impl RuleEndpoints {
     }
 
     async fn perform_call(&self, call: EndpointCall) {
-        let place = self
+        let permit = self
             .context
             .endpoint_caller
-            .acquire_permit(&call.route())
+            .acquire_permit(&call.permit_key())
             .await;
         match &call.action {
-            CallAction::Ask(about) => self.perform_ask(&call, place, about).await,
-            CallAction::Poll(id) => self.perform_poll(&call, place, id).await,
+            CallAction::Ask(operations) => self.perform_ask(&call, permit, operations).await,
+            CallAction::Poll(id) => self.perform_poll(&call, permit, id).await,
         }
     }
 
-    /// Asks about those operations of `about` that are still askable, because much may have changed while the call
-    /// waited for its permit.
+    /// Asks about the operations that are still askable, because much may have changed while the call waited for its
+    /// permit.
     async fn perform_ask(
         &self,
         call: &EndpointCall,
-        place: Option<CallPermit>,
-        about: &[Candidate],
+        permit: Option<CallPermit>,
+        operations: &[Candidate],
     ) {
-        let Some(place) = place else {
-            return self.apply_call_result(call, |memory, now| {
-                memory.cancel_call();
-                memory.postpone(about, NO_PERMIT_REASON, now);
+        let Some(permit) = permit else {
+            return self.apply_call_result(call, |call_state, now| {
+                call_state.cancel_call();
+                call_state.postpone(operations, NO_PERMIT_REASON, now);
             });
         };
         let now = (self.context.now)();
@@ -310,34 +310,36 @@ impl RuleEndpoints {
             .find_waiting_operations(&call.key, &call.rule, &call.webhook, now)
             .await;
         let askable: BTreeSet<_> = waiting.into_iter().flat_map(|(w, _)| w.askable).collect();
-        let about = about.iter().filter(|c| askable.contains(*c));
-        let about: Vec<_> = about.cloned().collect();
-        let endpoint_calls::AskOutcome {
+        let operations = operations.iter().filter(|c| askable.contains(*c));
+        let operations: Vec<_> = operations.cloned().collect();
+        let protocol_calls::AskOutcome {
             failed,
             asked,
             answer,
-        } = self.ask_catching_panic(call, &place, &about).await;
-        drop(place);
-        if let Some(Err(why)) = &answer {
-            self.warn_endpoint_failed(call, why);
+        } = self.ask_catching_panic(call, &permit, &operations).await;
+        drop(permit);
+        if let Some(Err(error)) = &answer {
+            self.warn_endpoint_failed(call, error);
         }
-        let spread = rand::random::<f64>();
-        self.apply_call_result(call, |memory, now| {
-            for (trouble, who) in &failed {
-                match trouble {
-                    ParametersError::Unread(why) => memory.postpone(who, why, now),
-                    ParametersError::Parameter(why) => memory.record_unaskable(who, why, now),
+        let jitter = rand::random::<f64>();
+        self.apply_call_result(call, |call_state, now| {
+            for (error, operations) in &failed {
+                match error {
+                    ParametersError::Unread(reason) => call_state.postpone(operations, reason, now),
+                    ParametersError::Parameter(reason) => {
+                        call_state.record_unaskable(operations, reason, now);
+                    }
                 }
             }
             match answer {
                 Some(answer) => {
-                    if let Ok(heard) = &answer {
-                        memory.set_warning(false, heard.warning.as_deref());
+                    if let Ok(endpoint_answer) = &answer {
+                        call_state.set_warning(false, endpoint_answer.warning.as_deref());
                     }
-                    let answer = answer.map(|heard| heard.answer);
-                    memory.record_answer(&call.webhook, &asked, answer, now, spread);
+                    let answer = answer.map(|endpoint_answer| endpoint_answer.answer);
+                    call_state.record_answer(&call.webhook, &asked, answer, now, jitter);
                 }
-                None => memory.cancel_call(),
+                None => call_state.cancel_call(),
             }
         });
     }
@@ -346,54 +348,59 @@ impl RuleEndpoints {
     async fn ask_catching_panic(
         &self,
         call: &EndpointCall,
-        place: &CallPermit,
-        about: &[Candidate],
-    ) -> endpoint_calls::AskOutcome {
-        let asked = endpoint_calls::ask_endpoint(&self.context, call, place, about);
-        let asked = AssertUnwindSafe(asked).catch_unwind().await;
-        asked.unwrap_or_else(|_| endpoint_calls::AskOutcome {
-            asked: about.to_vec(),
+        permit: &CallPermit,
+        operations: &[Candidate],
+    ) -> protocol_calls::AskOutcome {
+        let outcome = protocol_calls::ask_endpoint(&self.context, call, permit, operations);
+        let outcome = AssertUnwindSafe(outcome).catch_unwind().await;
+        outcome.unwrap_or_else(|_| protocol_calls::AskOutcome {
+            asked: operations.to_vec(),
             answer: Some(Err(PANICKED.to_owned())),
-            ..endpoint_calls::AskOutcome::default()
+            ..protocol_calls::AskOutcome::default()
         })
     }
 
     /// Polls a task, unless the task ended while the call waited for its permit.
-    async fn perform_poll(&self, call: &EndpointCall, place: Option<CallPermit>, id: &str) {
-        let is_due = self.with_entry_states(&call.key, |_, _, memories| {
-            let memory = memories.get(&call.rule.id);
-            memory.is_some_and(|m| m.has_fingerprint(&call.webhook.fingerprint) && m.is_polling(id))
+    async fn perform_poll(&self, call: &EndpointCall, permit: Option<CallPermit>, id: &str) {
+        let is_due = self.with_entry_states(&call.key, |_, _, call_states| {
+            let call_state = call_states.get(&call.rule.id);
+            call_state
+                .is_some_and(|m| m.has_fingerprint(&call.webhook.fingerprint) && m.is_polling(id))
         });
-        let Some(place) = place.filter(|_| is_due == Some(true)) else {
-            return self.apply_call_result(call, |memory, now| {
-                memory.cancel_poll(&call.webhook, id, now)
+        let Some(permit) = permit.filter(|_| is_due == Some(true)) else {
+            return self.apply_call_result(call, |call_state, now| {
+                call_state.cancel_poll(&call.webhook, id, now)
             });
         };
-        let polled = endpoint_calls::poll_task(&self.context, call, &place, id);
+        let polled = protocol_calls::poll_task(&self.context, call, &permit, id);
         let polled = AssertUnwindSafe(polled).catch_unwind().await;
         let outcome = polled.unwrap_or_else(|_| Err(PANICKED.to_owned()));
-        drop(place);
-        self.apply_call_result(call, |memory, now| {
-            if let Ok(heard) = &outcome {
-                memory.set_warning(true, heard.warning.as_deref());
+        drop(permit);
+        self.apply_call_result(call, |call_state, now| {
+            if let Ok(endpoint_answer) = &outcome {
+                call_state.set_warning(true, endpoint_answer.warning.as_deref());
             }
-            let outcome = outcome.map(|heard| heard.answer);
-            memory.record_poll(&call.webhook, id, outcome, now);
+            let outcome = outcome.map(|endpoint_answer| endpoint_answer.answer);
+            call_state.record_poll(&call.webhook, id, outcome, now);
         });
     }
 
     /// Applies the result of a call, unless the rule is gone or has changed in the meantime.
-    fn apply_call_result(&self, call: &EndpointCall, take: impl FnOnce(&mut CallState, Timestamp)) {
+    fn apply_call_result(
+        &self,
+        call: &EndpointCall,
+        apply: impl FnOnce(&mut CallState, Timestamp),
+    ) {
         let now = (self.context.now)();
         let ignored = {
-            let mut memories = self.call_states.lock();
-            let memory = memories
+            let mut call_states = self.call_states.lock();
+            let call_state = call_states
                 .get_mut(&call.key.uid)
                 .and_then(|m| m.get_mut(&call.rule.id));
-            match memory.filter(|m| m.has_fingerprint(&call.webhook.fingerprint)) {
-                Some(memory) => {
-                    take(memory, now);
-                    memory.take_ignored()
+            match call_state.filter(|m| m.has_fingerprint(&call.webhook.fingerprint)) {
+                Some(call_state) => {
+                    apply(call_state, now);
+                    call_state.take_ignored()
                 }
                 None => return,
             }
@@ -403,21 +410,21 @@ impl RuleEndpoints {
         self.queues.rules.add(name);
     }
 
-    fn warn_endpoint_failed(&self, call: &EndpointCall, why: &str) {
+    fn warn_endpoint_failed(&self, call: &EndpointCall, error: &str) {
         let (namespace, object, rule) = (&call.key.namespace, &call.key.name, &call.rule.id);
-        warn!(%namespace, %object, %rule, why, "the endpoint of a rule failed");
+        warn!(%namespace, %object, %rule, why = error, "the endpoint of a rule failed");
     }
 }
 
 /// The stored states of the webhook rules of an object; `stored` if their states are not known yet.
-pub fn call_rule_states(memories: Option<&CallStates>, stored: &[RuleState]) -> Vec<RuleState> {
-    let Some(memories) = memories else {
+pub fn call_rule_states(call_states: Option<&CallStates>, stored: &[RuleState]) -> Vec<RuleState> {
+    let Some(call_states) = call_states else {
         return stored.to_vec();
     };
-    let states = memories.iter().filter_map(|(name, memory)| {
+    let states = call_states.iter().filter_map(|(name, call_state)| {
         Some(RuleState {
             name: name.clone(),
-            webhook_status: Some(memory.stored_status()?),
+            webhook_status: Some(call_state.stored_status()?),
         })
     });
     states.collect()
@@ -427,15 +434,15 @@ pub fn call_rule_states(memories: Option<&CallStates>, stored: &[RuleState]) -> 
 /// their removal is not urgent.
 pub fn has_unstored_states(states: &[RuleState], stored: &[RuleState]) -> bool {
     states.iter().any(|state| {
-        let known = stored.iter().find(|s| s.name == state.name);
-        let known = known.and_then(|s| s.webhook_status.as_ref());
+        let stored_state = stored.iter().find(|s| s.name == state.name);
+        let stored_state = stored_state.and_then(|s| s.webhook_status.as_ref());
         state.webhook_status.as_ref().is_some_and(|new| {
-            known.is_none_or(|known| {
-                let passed = new.passed.iter().any(|p| !known.passed.contains(p));
-                let has = |id: &str| known.task_states.iter().any(|t| t.task_id == id);
+            stored_state.is_none_or(|stored_state| {
+                let passed = new.passed.iter().any(|p| !stored_state.passed.contains(p));
+                let has = |id: &str| stored_state.task_states.iter().any(|t| t.task_id == id);
                 passed
-                    || new.generation != known.generation
-                    || new.rule_hash != known.rule_hash
+                    || new.generation != stored_state.generation
+                    || new.rule_hash != stored_state.rule_hash
                     || new.task_states.iter().any(|t| !has(&t.task_id))
             })
         })
@@ -444,11 +451,11 @@ pub fn has_unstored_states(states: &[RuleState], stored: &[RuleState]) -> bool {
 
 /// Why an operation waits for a webhook rule; `None` if it has passed, or if the state is not known.
 pub fn endpoint_wait_reason(
-    memories: Option<&CallStates>,
+    call_states: Option<&CallStates>,
     rule: &str,
     candidate: &Candidate,
 ) -> Option<String> {
-    memories?.get(rule)?.wait_reason(candidate)
+    call_states?.get(rule)?.wait_reason(candidate)
 }
 
 fn webhooks_of_entry(
@@ -465,19 +472,9 @@ fn webhook_rules(rules: &RuleSet) -> impl Iterator<Item = (&CompiledRule, &Arc<C
 
 /// The ID of a call, for the logs of both sides.
 fn trace_id() -> String {
-    let n = rand::random::<u128>();
     // A UUID of version 4, as Kuperator sends.
-    let n = n & !(0xf << 76) | (0x4 << 76);
-    let n = n & !(0x3 << 62) | (0x2 << 62);
-    let hex = format!("{n:032x}");
-    let parts = [
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..],
-    ];
-    parts.join("-")
+    let id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
+    id.to_string()
 }
 
 #[cfg(test)]
@@ -502,9 +499,9 @@ mod tests {
         assert!(!has_unstored_states(&[], &passed(&["a"])));
         let task = states(json!({ "generation": 1, "taskStates": [{ "taskId": "t" }] }));
         assert!(has_unstored_states(&task, &passed(&[])));
-        let says =
+        let with_message =
             states(json!({ "generation": 1, "taskStates": [{ "taskId": "t", "message": "m" }] }));
-        assert!(!has_unstored_states(&says, &task));
+        assert!(!has_unstored_states(&with_message, &task));
     }
 
     #[test]

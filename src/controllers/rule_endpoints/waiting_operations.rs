@@ -6,15 +6,13 @@ use std::sync::Arc;
 use tokio::task::yield_now;
 
 use crate::cluster::index::{IndexState, RuleEntry};
+use crate::controllers::yielder::STEPS_PER_YIELD;
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::{has_immediate_rejection, stage_candidates};
 use crate::domain::rules::webhook::{CallState, Candidate};
 use crate::domain::rules::{CompiledRule, RuleSet};
 use crate::ledger::store::Uid;
-
-/// After this many selector matches, other tasks may run.
-const MATCHES_PER_YIELD: usize = 1_000;
 
 /// The operations that wait for one rule.
 #[derive(Debug, Default)]
@@ -29,7 +27,8 @@ pub struct WaitingOperations {
 /// proportion to Pods × rules, and holds no lock.
 pub struct WaitingSnapshot {
     stage: Stage,
-    staying: BTreeSet<Candidate>,
+    /// All operations that are subject to the rule.
+    subject_operations: BTreeSet<Candidate>,
     waiting_pods: Vec<WaitingPod>,
     /// The rule objects of the namespace.
     rule_sets: Vec<Arc<RuleSet>>,
@@ -41,9 +40,9 @@ struct WaitingPod {
     /// Its operations that have passed the earlier webhook rules of the object.
     candidates: Vec<Candidate>,
     /// Whether the operation of the Pod would use up the budgets.
-    takes: bool,
+    uses_budget: bool,
     /// Whether the Pod reduces the headroom for the Pods behind it.
-    counts: bool,
+    reduces_headroom: bool,
 }
 
 impl WaitingSnapshot {
@@ -52,82 +51,87 @@ impl WaitingSnapshot {
         state: &IndexState,
         entry: &RuleEntry,
         rule: &CompiledRule,
-        memories: &BTreeMap<String, CallState>,
+        call_states: &BTreeMap<String, CallState>,
     ) -> WaitingSnapshot {
         let (rules, stage) = (&entry.snapshot.rules, rule.stage);
-        let home = state.namespace(&rules.namespace).into_iter();
-        let home = home.flat_map(|home| home.rules.values());
-        let mut crowd = WaitingSnapshot {
+        let namespace = state.namespace(&rules.namespace);
+        let entries = namespace.into_iter().flat_map(|n| n.rules.values());
+        let mut snapshot = WaitingSnapshot {
             stage,
-            staying: BTreeSet::new(),
+            subject_operations: BTreeSet::new(),
             waiting_pods: Vec::new(),
-            rule_sets: home.map(|e| Arc::clone(&e.snapshot.rules)).collect(),
+            rule_sets: entries.map(|e| Arc::clone(&e.snapshot.rules)).collect(),
         };
-        let memory = memories.get(&rule.id);
+        let call_state = call_states.get(&rule.id);
         for pod in pods_in_stage(state, entry, stage) {
             if !is_subject_to(rules, rule, pod) {
                 continue;
             }
-            let own = stage_candidates(stage, pod);
-            crowd.staying.extend(own.iter().cloned());
+            let candidates = stage_candidates(stage, pod);
+            snapshot
+                .subject_operations
+                .extend(candidates.iter().cloned());
             let passes_earlier = |candidate: &Candidate| {
                 rules
                     .webhook_rules(stage)
                     .take_while(|(earlier, _)| earlier.id != rule.id)
                     .filter(|(earlier, _)| is_subject_to(rules, earlier, pod))
                     .all(|(earlier, _)| {
-                        memories
+                        call_states
                             .get(&earlier.id)
                             .is_some_and(|m| m.has_passed(candidate))
                     })
             };
-            let own: Vec<_> = own.into_iter().filter(passes_earlier).collect();
-            let refused = |c: &Candidate| memory.is_some_and(|m| m.is_refused(c));
+            let candidates: Vec<_> = candidates.into_iter().filter(passes_earlier).collect();
+            let is_refused = |c: &Candidate| call_state.is_some_and(|m| m.is_refused(c));
             // In PostCheck, or if it is unavailable, a Pod uses up no budget.
-            let takes = stage == Stage::PreCheck && pod.is_available();
+            let uses_budget = stage == Stage::PreCheck && pod.is_available();
             // A refused Pod is asked about again, and does not reduce the headroom for the Pods behind it.
-            let counts = takes && !own.is_empty() && !own.iter().all(refused);
-            crowd.waiting_pods.push(WaitingPod {
+            let reduces_headroom =
+                uses_budget && !candidates.is_empty() && !candidates.iter().all(is_refused);
+            snapshot.waiting_pods.push(WaitingPod {
                 pod: Arc::clone(pod),
-                candidates: own,
-                takes,
-                counts,
+                candidates,
+                uses_budget,
+                reduces_headroom,
             });
         }
-        crowd
+        snapshot
     }
 
-    /// The operations that wait. An operation is askable if the verdict of the endpoint is all that it lacks: no rule
-    /// that can be decided at once rejects it, it has passed the earlier webhook rules of the object, and the budgets
-    /// have headroom for it in addition to the askable operations before it. `allowed` is called once for each rule
+    /// The operations that wait. An operation is askable if only the verdict of the endpoint is missing: no rule that can
+    /// be decided at once rejects the operation, the operation has passed the earlier webhook rules of the object, and the
+    /// budgets have headroom for it in addition to the askable operations before it. `allowed` is called once for each rule
     /// object.
     pub async fn find_askable(self, allowed: impl Fn(&str) -> Option<u32>) -> WaitingOperations {
         let mut waiting = WaitingOperations {
-            subject_operations: self.staying,
+            subject_operations: self.subject_operations,
             askable: Vec::new(),
         };
-        let (mut rooms, mut matched) = (RemainingHeadroom::default(), 0);
-        for case in self.waiting_pods {
+        let (mut headroom, mut matched) = (RemainingHeadroom::default(), 0);
+        for waiting_pod in self.waiting_pods {
             matched += self.rule_sets.len();
-            if matched >= MATCHES_PER_YIELD {
+            if matched >= STEPS_PER_YIELD {
                 matched = 0;
                 yield_now().await;
             }
             let covering = self
                 .rule_sets
                 .iter()
-                .filter(|rules| rules.selects(&case.pod));
+                .filter(|rules| rules.selects(&waiting_pod.pod));
             let covering: Vec<_> = covering.collect();
             let mut rejects = covering
                 .iter()
-                .map(|rules| has_immediate_rejection(rules, self.stage, &case.pod));
+                .map(|rules| has_immediate_rejection(rules, self.stage, &waiting_pod.pod));
             if rejects.any(|rejects| rejects) {
                 continue;
             }
-            if case.takes && !rooms.check_headroom(&allowed, &covering, case.counts) {
+            if waiting_pod.uses_budget
+                && !headroom.check_headroom(&allowed, &covering, waiting_pod.reduces_headroom)
+            {
                 continue;
             }
-            waiting.askable.extend(case.candidates);
+            waiting.askable.extend(waiting_pod.candidates);
         }
         waiting
     }
@@ -166,15 +170,15 @@ impl RemainingHeadroom {
         take: bool,
     ) -> bool {
         for rules in covering {
-            let left = self.0.entry(rules.name.clone());
-            let left = left.or_insert_with(|| allowed(&rules.name));
-            if *left == Some(0) {
+            let remaining = self.0.entry(rules.name.clone());
+            let remaining = remaining.or_insert_with(|| allowed(&rules.name));
+            if *remaining == Some(0) {
                 return false;
             }
         }
         for rules in covering.iter().filter(|_| take) {
-            if let Some(Some(left)) = self.0.get_mut(&rules.name) {
-                *left -= 1;
+            if let Some(Some(remaining)) = self.0.get_mut(&rules.name) {
+                *remaining -= 1;
             }
         }
         true
@@ -230,9 +234,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn crowd_is_compared_with_many_rules_in_small_parts() {
+    async fn many_pods_are_compared_with_many_rules_in_small_parts() {
         let (index, measured) = (index(), Cell::new(0));
-        let crowd = {
+        let snapshot = {
             let state = index.read_state();
             let entry = state.rule("n", "rule-0").unwrap();
             let rule = &entry.snapshot.rules.rules[0];
@@ -243,21 +247,24 @@ mod tests {
             (name != "rule-0").then_some(3)
         };
         let pauses = Cell::new(0);
-        let waiting = crowd.find_askable(allowed);
+        let waiting = snapshot.find_askable(allowed);
         tokio::pin!(waiting);
-        let found = std::future::poll_fn(|context| {
+        let operations = std::future::poll_fn(|context| {
             pauses.set(pauses.get() + 1);
             waiting.as_mut().poll(context)
         });
-        let found = found.await;
+        let operations = operations.await;
         assert_eq!(
-            (found.subject_operations.len(), found.askable.len()),
+            (
+                operations.subject_operations.len(),
+                operations.askable.len()
+            ),
             (PODS, 3)
         );
-        let next: Vec<_> = found.askable.iter().map(|c| c.name.as_str()).collect();
+        let next: Vec<_> = operations.askable.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(next, ["pod-0", "pod-1", "pod-2"]);
         assert_eq!(measured.get(), RULES, "each budget is measured once");
-        let parts = PODS * RULES / MATCHES_PER_YIELD;
+        let parts = PODS * RULES / STEPS_PER_YIELD;
         assert!(pauses.get() >= parts, "{}", pauses.get());
     }
 }

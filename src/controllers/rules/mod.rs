@@ -24,14 +24,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::status::StatusUrgency;
+use self::status::{StatusUrgency, StatusView};
 use self::wait_reasons::WaitReasonCounts;
 use super::api_calls::{call_api, call_api_again};
 use super::rule_endpoints::{CallStates, RuleEndpoints};
 use super::wait_queue::{Requester, Round, RoundLookup, WaitQueue};
-use super::{ControllerContext, Queues, RuleObjectName, headroom};
+use super::{ControllerContext, Queues, RuleObjectName};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::cluster::gauges::rule_gauges;
 use crate::cluster::index::{IndexState, RuleEntry};
 use crate::cluster::owner_sizes::OwnerReadError;
 use crate::cluster::request_path;
@@ -73,14 +74,14 @@ pub struct RuleController {
     queues: Arc<Queues>,
     wait_queue: Arc<WaitQueue>,
     last_reconciles: Mutex<HashMap<RuleObjectName, LastReconcile>>,
-    deadlines: claims::ClaimDeadlines,
-    doubts: version_checks::VersionChecks,
-    facts: status_inputs::StatusInputCache,
-    storing: storage_probe::StorageProbe,
+    claim_deadlines: claims::ClaimDeadlines,
+    version_checks: version_checks::VersionChecks,
+    status_inputs: status_inputs::StatusInputCache,
+    storage_probe: storage_probe::StorageProbe,
     /// Backoff of the status writes that failed.
-    unwritten: WriteBackoff<RuleObjectName>,
+    write_backoff: WriteBackoff<RuleObjectName>,
     rate_limiter: rate_limit::StatusRateLimiter,
-    webhooks: Arc<RuleEndpoints>,
+    rule_endpoints: Arc<RuleEndpoints>,
     retries: retries::Retries,
 }
 
@@ -88,9 +89,9 @@ pub struct RuleController {
 struct LastReconcile {
     uid: Uid,
     generation: i64,
-    written: Option<Instant>,
+    written_at: Option<Instant>,
     /// When the Pods for which the budget has headroom were last woken, or will be woken.
-    woken: Option<Instant>,
+    woken_at: Option<Instant>,
     /// Whether the API server stored the conditions at the last write.
     keeps_conditions: bool,
     /// The counted reasons, if more Pods wait than `details` lists, and the time until which they are valid.
@@ -102,21 +103,25 @@ impl RuleController {
     pub fn new(
         context: &Arc<ControllerContext>,
         queues: &Arc<Queues>,
-        turns: &Arc<WaitQueue>,
+        wait_queue: &Arc<WaitQueue>,
         stop: &CancellationToken,
     ) -> Arc<Self> {
         Arc::new(RuleController {
-            webhooks: RuleEndpoints::new(Arc::clone(context), Arc::clone(queues), stop.clone()),
+            rule_endpoints: RuleEndpoints::new(
+                Arc::clone(context),
+                Arc::clone(queues),
+                stop.clone(),
+            ),
             context: Arc::clone(context),
             queues: Arc::clone(queues),
-            wait_queue: Arc::clone(turns),
+            wait_queue: Arc::clone(wait_queue),
             last_reconciles: Mutex::default(),
-            deadlines: claims::ClaimDeadlines::default(),
-            doubts: version_checks::VersionChecks::default(),
+            claim_deadlines: claims::ClaimDeadlines::default(),
+            version_checks: version_checks::VersionChecks::default(),
             retries: retries::Retries::default(),
-            facts: status_inputs::StatusInputCache::default(),
-            storing: storage_probe::StorageProbe::default(),
-            unwritten: WriteBackoff::default(),
+            status_inputs: status_inputs::StatusInputCache::default(),
+            storage_probe: storage_probe::StorageProbe::default(),
+            write_backoff: WriteBackoff::default(),
             rate_limiter: rate_limit::StatusRateLimiter::default(),
         })
     }
@@ -137,70 +142,83 @@ impl RuleController {
         let Some((key, generation)) = key else {
             return self.clean_up_deleted_rule(name).await;
         };
-        let unread = self.read_owners(&key).await;
-        let known = match self.has_waiting(&name) {
-            true => self
-                .wait_queue
-                .latest_round(&name.0, Requester::Rule(name.1.clone())),
-            false => RoundLookup::Fresh(Arc::default()),
-        };
-        let (round, is_known) = match known {
-            RoundLookup::Fresh(round) | RoundLookup::Stale(round) => (round, true),
-            RoundLookup::Pending => (Arc::default(), false), // the new round enqueues the rule object
-        };
+        let unread_owners = self.read_owners(&key).await;
+        let (round, is_known) = self.latest_round(&name);
         if self
             .wake_waiting_pods(&name, &key.uid, generation, &round)
             .await
         {
             self.release_owners(&name.0);
         }
-        let doubted = self.doubts.check_ledger_versions(&self.context, &key).await;
-        let tried = self.storing.probe_ledger_storage(&self.context, &key).await;
-        let release = claims::release_ledger_claims(&self.context, &self.deadlines, &key).await;
-        let (asked, looked) = match self.webhooks.start_due_calls(&key).await {
+        let versions_pause = self
+            .version_checks
+            .check_ledger_versions(&self.context, &key)
+            .await;
+        let probe_pause = self
+            .storage_probe
+            .probe_ledger_storage(&self.context, &key)
+            .await;
+        let claims_pause =
+            claims::release_ledger_claims(&self.context, &self.claim_deadlines, &key).await;
+        let (calls_pause, calls_outcome) = match self.rule_endpoints.start_due_calls(&key).await {
             Ok(due) => (due, ReconcileOutcome::Done),
             Err(outcome) => (None, outcome),
         };
-        let denying = !unread.is_empty();
-        let woken = self
+        let denying = !unread_owners.is_empty();
+        let wakes_pause = self
             .retries
             .wake_owners(&self.context, &name, denying)
             .await;
-        let released = self.retries.wake_released(&self.context, &name.0).await;
-        let place = (name.0.as_str(), name.1.as_str());
-        let Some((mut facts, later)) = self
-            .facts
-            .gather_status_inputs(&self.context, place, &key.uid)
+        let released_pause = self.retries.wake_released(&self.context, &name.0).await;
+        let rule_name = (name.0.as_str(), name.1.as_str());
+        let Some((mut inputs, inputs_pause)) = self
+            .status_inputs
+            .gather_status_inputs(&self.context, rule_name, &key.uid)
             .await
         else {
             return ReconcileOutcome::Retry; // another object has its name now
         };
         // No event may tell that the owner can be read again.
-        let owners = (!unread.is_empty()).then_some(OWNERS_PERIOD);
-        facts.unreadable = describe_unreadable_owners(&unread);
-        facts.ledger_repair_message = self.doubts.ledger_repair(&key.uid);
-        facts.ledger_storage = storage_probe::storage_finding(&self.context, &key);
+        let owners_pause = denying.then_some(OWNERS_PERIOD);
+        inputs.unreadable = describe_unreadable_owners(&unread_owners);
+        inputs.ledger_repair_message = self.version_checks.ledger_repair(&key.uid);
+        inputs.ledger_storage = storage_probe::storage_finding(&self.context, &key);
         let head = round.first_in_line(&key.uid).cloned();
         // The status names the Pod that is first in the wait queue.
         let status = match is_known {
-            true => self.reconcile_status(&name, &key.uid, &facts, head).await,
+            true => self.reconcile_status(&name, &key.uid, &inputs, head).await,
             false => ReconcileOutcome::Done,
         };
-        let again = release
+        let pause = claims_pause
             .into_iter()
-            .chain(doubted)
-            .chain(tried)
-            .chain(asked)
-            .chain(woken)
-            .chain(released)
-            .chain(later)
-            .chain(owners)
+            .chain(versions_pause)
+            .chain(probe_pause)
+            .chain(calls_pause)
+            .chain(wakes_pause)
+            .chain(released_pause)
+            .chain(inputs_pause)
+            .chain(owners_pause)
             .min();
-        match (status, again) {
-            (ReconcileOutcome::Done, _) if looked == ReconcileOutcome::Retry => looked,
+        match (status, pause) {
+            (ReconcileOutcome::Done, _) if calls_outcome == ReconcileOutcome::Retry => {
+                calls_outcome
+            }
             (ReconcileOutcome::Done, Some(pause)) => ReconcileOutcome::After(pause),
             (ReconcileOutcome::After(a), Some(b)) => ReconcileOutcome::After(a.min(b)),
             (outcome, _) => outcome,
+        }
+    }
+
+    /// The latest round of the namespace, and whether a round is known. If no round is known, the rule object is
+    /// enqueued after the next round.
+    fn latest_round(&self, name: &RuleObjectName) -> (Arc<Round>, bool) {
+        if !self.has_waiting(name) {
+            return (Arc::default(), true);
+        }
+        let requester = Requester::Rule(name.1.clone());
+        match self.wait_queue.latest_round(&name.0, requester) {
+            RoundLookup::Fresh(round) | RoundLookup::Stale(round) => (round, true),
+            RoundLookup::Pending => (Arc::default(), false),
         }
     }
 
@@ -210,12 +228,13 @@ impl RuleController {
     async fn read_owners(&self, key: &RuleKey) -> Vec<OwnerReadError> {
         let (owners, client) = (&self.context.owners, &self.context.client);
         let deadline = Instant::now() + OWNERS_TIMEOUT;
-        let unread = owners.refresh_all_owners(client, key, OWNERS_PERIOD, deadline);
-        let unread = unread.await;
-        for error in &unread {
-            debug!(namespace = %key.namespace, rule = %key.name, %error, "an owner of Pods is not known");
+        let unread_owners = owners
+            .refresh_all_owners(client, key, OWNERS_PERIOD, deadline)
+            .await;
+        for error in &unread_owners {
+            debug!(namespace = %key.namespace, rule = %key.name, %error, "the number of replicas of an owner is not known");
         }
-        unread
+        unread_owners
     }
 
     /// Whether a Pod waits in PreCheck for a rule object.
@@ -235,20 +254,19 @@ impl RuleController {
         round: &Round,
     ) -> bool {
         let (changed, edited) = {
-            let mut seen = self.last_reconciles.lock();
-            let entry = seen.entry(name.clone()).or_insert(LastReconcile {
-                uid: uid.clone(),
-                generation: NO_GENERATION,
-                written: None,
-                woken: None,
-                keeps_conditions: true,
-                counted: None,
-            });
+            let mut last_reconciles = self.last_reconciles.lock();
+            let entry = last_reconciles
+                .entry(name.clone())
+                .or_insert(LastReconcile {
+                    uid: uid.clone(),
+                    generation: NO_GENERATION,
+                    written_at: None,
+                    woken_at: None,
+                    keeps_conditions: true,
+                    counted: None,
+                });
             if entry.uid != *uid {
-                self.webhooks.forget_rule(&entry.uid);
-                self.doubts.forget_rule(&entry.uid);
-                self.facts.forget_rule(&entry.uid);
-                self.storing.forget_rule(&entry.uid);
+                self.forget_rule_object(&entry.uid);
             }
             let changed = entry.uid != *uid || entry.generation != generation;
             let edited = changed && entry.generation != NO_GENERATION;
@@ -296,13 +314,13 @@ impl RuleController {
     /// The time until the next wake of Pods for which the budget has headroom.
     fn time_until_wake(&self, name: &RuleObjectName) -> Duration {
         let now = Instant::now();
-        let mut seen = self.last_reconciles.lock();
-        let Some(seen) = seen.get_mut(name) else {
+        let mut last_reconciles = self.last_reconciles.lock();
+        let Some(last) = last_reconciles.get_mut(name) else {
             return Duration::ZERO;
         };
-        let at = next_wake_at(seen.woken, now);
-        seen.woken = Some(at);
-        at - now
+        let wake_at = next_wake_at(last.woken_at, now);
+        last.woken_at = Some(wake_at);
+        wake_at - now
     }
 
     /// The Pods among `pods` that pass PostCheck. The index is locked for one Pod at a time, because each Pod is
@@ -326,10 +344,18 @@ impl RuleController {
     fn release_owners(&self, namespace: &str) {
         self.retries.add_released_owners(&self.context, namespace);
         let state = self.context.index.read_state();
-        let home = state.namespace(namespace);
-        for rule in home.into_iter().flat_map(|home| home.rules.keys()) {
+        let namespace_index = state.namespace(namespace).into_iter();
+        for rule in namespace_index.flat_map(|n| n.rules.keys()) {
             self.queues.rules.add((namespace.to_owned(), rule.clone()));
         }
+    }
+
+    /// Forgets the state that is kept by the UID of a rule object, except the times of its claims.
+    fn forget_rule_object(&self, uid: &Uid) {
+        self.rule_endpoints.forget_rule(uid);
+        self.version_checks.forget_rule(uid);
+        self.status_inputs.forget_rule(uid);
+        self.storage_probe.forget_rule(uid);
     }
 
     fn wake_namespace_pods(&self, namespace: &str) {
@@ -350,37 +376,34 @@ impl RuleController {
     /// Handles a rule object that is deleted or being deleted: wakes the Pods that waited for it, and removes a
     /// finalizer of Kuperator.
     async fn clean_up_deleted_rule(&self, name: RuleObjectName) -> ReconcileOutcome {
-        let seen = self.last_reconciles.lock().remove(&name);
-        if let Some(seen) = seen {
-            self.deadlines.forget_rule(&seen.uid);
-            self.doubts.forget_rule(&seen.uid);
-            self.webhooks.forget_rule(&seen.uid);
-            self.facts.forget_rule(&seen.uid);
-            self.storing.forget_rule(&seen.uid);
-            self.unwritten.forget_key(&name);
+        let last = self.last_reconciles.lock().remove(&name);
+        if let Some(last) = last {
+            self.claim_deadlines.forget_rule(&last.uid);
+            self.forget_rule_object(&last.uid);
+            self.write_backoff.forget_key(&name);
             self.retries.forget_rule(&name);
             self.release_owners(&name.0);
         }
-        let released = self.retries.wake_released(&self.context, &name.0).await;
-        let done = released.map_or(ReconcileOutcome::Done, ReconcileOutcome::After);
+        let pause = self.retries.wake_released(&self.context, &name.0).await;
+        let done = pause.map_or(ReconcileOutcome::Done, ReconcileOutcome::After);
         self.wake_namespace_pods(&name.0);
         let read = async { self.rule_api(&name)?.get_metadata_opt(&name.1).await };
-        let going = match call_api("read a rule", read).await {
-            Ok(going) => going.filter(|m| m.metadata.deletion_timestamp.is_some()),
+        let terminating = match call_api("read a rule", read).await {
+            Ok(live) => live.filter(|m| m.metadata.deletion_timestamp.is_some()),
             Err(outcome) => return outcome,
         };
-        let Some(going) = going else {
+        let Some(terminating) = terminating else {
             return done;
         };
-        let finalizers = going.metadata.finalizers.unwrap_or_default();
-        let kept: Vec<_> = finalizers
+        let finalizers = terminating.metadata.finalizers.unwrap_or_default();
+        let remaining: Vec<_> = finalizers
             .iter()
             .filter(|f| *f != keys::PROTECTED_FINALIZER)
             .collect();
-        if kept.len() == finalizers.len() {
+        if remaining.len() == finalizers.len() {
             return done;
         }
-        let patch = json!({ "metadata": { "resourceVersion": going.metadata.resource_version, "finalizers": kept } });
+        let patch = json!({ "metadata": { "resourceVersion": terminating.metadata.resource_version, "finalizers": remaining } });
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let release = async {
             let rules = self.rule_api(&name)?;
@@ -388,7 +411,7 @@ impl RuleController {
         };
         match call_api("release a rule", release).await {
             Ok(_) => {
-                info!(namespace = %name.0, rule = %name.1, "took the finalizer off a deleted rule");
+                info!(namespace = %name.0, rule = %name.1, "removed the finalizer of a deleted rule");
                 done
             }
             Err(outcome) => outcome,
@@ -403,7 +426,7 @@ impl RuleController {
         &self,
         name: &RuleObjectName,
         uid: &Uid,
-        facts: &status::StatusInputs,
+        inputs: &status::StatusInputs,
         head: Option<Uid>,
     ) -> ReconcileOutcome {
         // Before anything is compared, because the comparison takes time too if there is always something to write.
@@ -417,28 +440,28 @@ impl RuleController {
             head,
             ..status::QueueFacts::default()
         };
-        let (counted, recount) = self.count_wait_reasons(name, uid, facts, &mut queue).await;
+        let (counted, recount_pause) = self.count_wait_reasons(name, uid, inputs, &mut queue).await;
         queue.counted = counted;
-        let outcome = self.write_status(name, uid, facts, &mut queue).await;
-        match recount {
+        let outcome = self.write_status(name, uid, inputs, &mut queue).await;
+        match recount_pause {
             Some(pause) if outcome == ReconcileOutcome::Done => ReconcileOutcome::After(pause),
             _ => outcome,
         }
     }
 
-    /// Calls `look` with a rule object and the states of its endpoint calls. Returns `None` if the object is gone or
+    /// Calls `f` with a rule object and the states of its endpoint calls. Returns `None` if the object is gone or
     /// another object has its name.
     fn with_rule_entry<R>(
         &self,
         name: &RuleObjectName,
         uid: &Uid,
-        look: impl FnOnce(&IndexState, &RuleEntry, Option<&CallStates>) -> R,
+        f: impl FnOnce(&IndexState, &RuleEntry, Option<&CallStates>) -> R,
     ) -> Option<R> {
         let state = self.context.index.read_state();
         let entry = state.rule(&name.0, &name.1);
         let entry = entry.filter(|entry| entry.snapshot.rules.uid == *uid)?;
-        let look = |memories: Option<&CallStates>| look(&state, entry, memories);
-        Some(self.webhooks.with_call_states(uid, look))
+        let with_states = |call_states: Option<&CallStates>| f(&state, entry, call_states);
+        Some(self.rule_endpoints.with_call_states(uid, with_states))
     }
 
     /// The gauges of a rule object. Also puts the Pods that hold claims into `queue`.
@@ -447,64 +470,77 @@ impl RuleController {
         state: &IndexState,
         entry: &RuleEntry,
         queue: &mut status::QueueFacts,
-    ) -> Option<BudgetGauges> {
+    ) -> BudgetGauges {
         let claims = self
             .context
             .ledgers
             .newer_snapshot(&entry.rule_key(), &entry.snapshot)
             .claims;
         queue.claimed = claims.claimed_pods().cloned().collect();
-        headroom::rule_gauges(&self.context.ledgers, state, entry)
+        rule_gauges(&self.context.ledgers, state, entry)
     }
 
     async fn write_status(
         &self,
         name: &RuleObjectName,
         uid: &Uid,
-        facts: &status::StatusInputs,
+        inputs: &status::StatusInputs,
         queue: &mut status::QueueFacts,
     ) -> ReconcileOutcome {
-        let found = self.with_rule_entry(name, uid, |state, entry, memories| {
-            let gauges = self.collect_gauges(state, entry, queue)?;
+        let change = self.with_rule_entry(name, uid, |state, entry, call_states| {
+            let gauges = self.collect_gauges(state, entry, queue);
             let now = (self.context.now)();
-            status::rule_status_patch(state, entry, gauges, memories, facts, queue, now)
+            let view = StatusView {
+                state,
+                entry,
+                gauges,
+                call_states,
+                inputs,
+                queue,
+            };
+            status::rule_status_patch(&view, now)
         });
-        let Some((patch, haste)) = found.flatten() else {
+        let Some((patch, urgency)) = change.flatten() else {
             return ReconcileOutcome::Done;
         };
-        let asks = self
-            .webhooks
-            .with_call_states(uid, |memories| memories.is_some_and(|m| !m.is_empty()));
-        if let Some(seen) = self.last_reconciles.lock().get_mut(name) {
-            let is_busy = seen.woken.is_some_and(|at| at.elapsed() < BUSY_PERIOD);
-            let period = status_period(haste, asks, is_busy);
-            match seen.written.map(|at| period.saturating_sub(at.elapsed())) {
+        let calls_endpoints = self.rule_endpoints.with_call_states(uid, |call_states| {
+            call_states.is_some_and(|s| !s.is_empty())
+        });
+        if let Some(last) = self.last_reconciles.lock().get_mut(name) {
+            let is_busy = last
+                .woken_at
+                .is_some_and(|time| time.elapsed() < BUSY_PERIOD);
+            let period = status_period(urgency, calls_endpoints, is_busy);
+            let pause = last
+                .written_at
+                .map(|time| period.saturating_sub(time.elapsed()));
+            match pause {
                 Some(pause) if !pause.is_zero() => return ReconcileOutcome::After(pause),
-                _ => seen.written = Some(Instant::now()),
+                _ => last.written_at = Some(Instant::now()),
             }
         }
-        if let Some(pause) = self.unwritten.remaining_delay(name, Instant::now()) {
+        if let Some(pause) = self.write_backoff.remaining_delay(name, Instant::now()) {
             return ReconcileOutcome::After(pause);
         }
         let patch = json!({ "status": patch });
         self.rate_limiter
             .charge_bytes(&name.0, patch.to_string().len(), Instant::now());
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        let store = async {
+        let write = async {
             let rules = self.rule_api(name)?;
             rules.patch_status(&name.1, &params, &patch).await
         };
-        let is_known = !self.unwritten.should_log_failure(name, Instant::now());
-        let stored = call_api_again("write a rule's status", is_known, store).await;
+        let is_failing = !self.write_backoff.should_log_failure(name, Instant::now());
+        let stored = call_api_again("write a rule's status", is_failing, write).await;
         self.retries.record_status_write(name, stored.is_ok());
         match stored {
             Ok(stored) => {
-                self.unwritten.forget_key(name);
+                self.write_backoff.forget_key(name);
                 self.report_dropped_conditions(name, &stored);
                 ReconcileOutcome::Done
             }
             Err(outcome) => {
-                self.unwritten.record_failure(name, Instant::now());
+                self.write_backoff.record_failure(name, Instant::now());
                 outcome
             }
         }
@@ -514,34 +550,35 @@ impl RuleController {
     /// only the log and the metrics can.
     fn report_dropped_conditions(&self, name: &RuleObjectName, stored: &PodTransitionRule) {
         let status = stored.status.as_ref();
-        let kept = status.is_some_and(|status| !status.conditions.is_empty()); // `Enforced` is always written
-        let mut seen = self.last_reconciles.lock();
-        let Some(seen) = seen.get_mut(name) else {
+        let keeps_conditions = status.is_some_and(|status| !status.conditions.is_empty()); // `Enforced` is always written
+        let mut last_reconciles = self.last_reconciles.lock();
+        let Some(last) = last_reconciles.get_mut(name) else {
             return;
         };
-        if std::mem::replace(&mut seen.keeps_conditions, kept) && !kept {
+        let kept_conditions = std::mem::replace(&mut last.keeps_conditions, keeps_conditions);
+        if kept_conditions && !keeps_conditions {
             warn!(namespace = %name.0, rule = %name.1, "the API server did not store status.conditions: {FIELD_DROPPED_MESSAGE}");
         }
     }
 }
 
-/// When the Pods for which the budget has headroom are woken. `woken` is the last wake, or the next one if it is in the
-/// future.
-fn next_wake_at(woken: Option<Instant>, now: Instant) -> Instant {
-    match woken {
-        Some(at) if at > now => at, // they are woken together
-        Some(at) => now.max(at + WAKE_PERIOD),
+/// When the Pods for which the budget has headroom are woken. `woken_at` is the time of the last wake, or of the next
+/// wake if that time is in the future.
+fn next_wake_at(woken_at: Option<Instant>, now: Instant) -> Instant {
+    match woken_at {
+        Some(time) if time > now => time, // all Pods are woken together
+        Some(time) => now.max(time + WAKE_PERIOD),
         None => now,
     }
 }
 
-/// Minimum time between two writes of a status. `asks` says whether endpoints are called, `is_busy` whether Pods were
-/// woken lately.
-fn status_period(haste: StatusUrgency, asks: bool, is_busy: bool) -> Duration {
-    match haste {
+/// Minimum time between two writes of a status. `calls_endpoints` says whether endpoints are called, `is_busy` whether
+/// Pods were woken lately.
+fn status_period(urgency: StatusUrgency, calls_endpoints: bool, is_busy: bool) -> Duration {
+    match urgency {
         StatusUrgency::Verdicts => VERDICTS_PERIOD,
         StatusUrgency::Conditions => STATUS_PERIOD,
-        StatusUrgency::Counts if asks => COUNTS_PERIOD,
+        StatusUrgency::Counts if calls_endpoints => COUNTS_PERIOD,
         StatusUrgency::Counts if is_busy => BUSY_PERIOD,
         StatusUrgency::Counts => STATUS_PERIOD,
     }
@@ -549,8 +586,8 @@ fn status_period(haste: StatusUrgency, asks: bool, is_busy: bool) -> Duration {
 
 /// The owners that can't be read, each as a clause of a sentence. Owners without a number of replicas are left out,
 /// because the tally contains them.
-fn describe_unreadable_owners(unread: &[OwnerReadError]) -> Vec<String> {
-    let failed = unread
+fn describe_unreadable_owners(errors: &[OwnerReadError]) -> Vec<String> {
+    let failed = errors
         .iter()
         .filter(|e| matches!(e, OwnerReadError::Failed { .. }));
     failed.map(ToString::to_string).collect()

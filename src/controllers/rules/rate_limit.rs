@@ -21,9 +21,11 @@ pub struct StatusRateLimiter(Mutex<HashMap<String, Instant>>);
 impl StatusRateLimiter {
     /// How long a namespace must wait before its next write; `None` if it may write now.
     pub fn time_until_allowed(&self, namespace: &str, now: Instant) -> Option<Duration> {
-        let mut busy = self.0.lock();
-        busy.retain(|_, until| *until > now); // keeps only namespaces with writes in the last seconds
-        let pause = busy.get(namespace)?.saturating_duration_since(now + BURST);
+        let mut busy_until = self.0.lock();
+        busy_until.retain(|_, until| *until > now); // keeps only namespaces with writes in the last seconds
+        let pause = busy_until
+            .get(namespace)?
+            .saturating_duration_since(now + BURST);
         (!pause.is_zero()).then_some(pause)
     }
 
@@ -31,8 +33,8 @@ impl StatusRateLimiter {
     pub fn charge_bytes(&self, namespace: &str, bytes: usize, now: Instant) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let takes = Duration::from_secs(1) * bytes / BYTES_PER_SECOND;
-        let mut busy = self.0.lock();
-        let until = busy.entry(namespace.to_owned()).or_insert(now);
+        let mut busy_until = self.0.lock();
+        let until = busy_until.entry(namespace.to_owned()).or_insert(now);
         *until = (*until).max(now) + takes;
     }
 }
@@ -42,14 +44,14 @@ mod tests {
     use super::*;
 
     /// How many bytes are written within a minute if there is always more to write.
-    fn written(pace: &StatusRateLimiter, bytes: usize) -> usize {
+    fn written(limiter: &StatusRateLimiter, bytes: usize) -> usize {
         let (begin, mut written) = (Instant::now(), 0);
         let mut now = begin;
         while now < begin + Duration::from_secs(60) {
-            match pace.time_until_allowed("n", now) {
+            match limiter.time_until_allowed("n", now) {
                 Some(pause) => now += pause,
                 None => {
-                    pace.charge_bytes("n", bytes, now);
+                    limiter.charge_bytes("n", bytes, now);
                     written += bytes;
                 }
             }
@@ -61,23 +63,23 @@ mod tests {
     fn busy_namespace_gets_its_rate_and_burst() {
         let rate = BYTES_PER_SECOND as usize;
         for bytes in [1_000, 32 * 1024, 2 * rate] {
-            let most = 64 * rate + bytes;
+            let max = 64 * rate + bytes;
             let written = written(&StatusRateLimiter::default(), bytes);
-            assert!((60 * rate..=most).contains(&written), "{bytes}: {written}");
+            assert!((60 * rate..=max).contains(&written), "{bytes}: {written}");
         }
     }
 
     #[test]
     fn namespaces_do_not_wait_for_each_other_and_are_forgotten() {
-        let (pace, now) = (StatusRateLimiter::default(), Instant::now());
-        pace.charge_bytes("a", 100 * BYTES_PER_SECOND as usize, now);
+        let (limiter, now) = (StatusRateLimiter::default(), Instant::now());
+        limiter.charge_bytes("a", 100 * BYTES_PER_SECOND as usize, now);
         assert_eq!(
-            pace.time_until_allowed("a", now),
+            limiter.time_until_allowed("a", now),
             Some(Duration::from_secs(96))
         );
-        assert_eq!(pace.time_until_allowed("b", now), None);
+        assert_eq!(limiter.time_until_allowed("b", now), None);
         let later = now + Duration::from_secs(101);
-        assert_eq!(pace.time_until_allowed("a", later), None);
-        assert!(pace.0.lock().is_empty());
+        assert_eq!(limiter.time_until_allowed("a", later), None);
+        assert!(limiter.0.lock().is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! Counts the reasons why the Pods of a rule object wait, if they are too many to be listed. A count visits all these
-//! Pods. Therefore it is made in parts, and the next count waits much longer than this one took.
+//! Counts the reasons why the Pods of a rule object wait, if the Pods are too many to be listed. A count visits all
+//! these Pods. Therefore the count is made in parts, and the pause before the next count is much longer than the count.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::RuleObjectName;
-use super::super::yielder::{STEPS_PER_YIELD, Yielder};
+use super::super::yielder::{REST_FACTOR, STEPS_PER_YIELD, Yielder};
 use super::RuleController;
-use super::status::{self, QueueFacts, StatusInputs};
+use super::status::{self, QueueFacts, StatusInputs, StatusView};
 use super::wait_reasons::WaitReasonCounts;
 use crate::ledger::store::Uid;
 
 /// Minimum time between two counts of one rule object.
 const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(2);
-/// The pause after a count is this many times as long as the count took.
-const REST_FACTOR: u32 = 10;
 
 impl RuleController {
     /// The counted reasons, if the status can't list all waiting Pods. Also returns the time until the next count, if
@@ -25,45 +23,51 @@ impl RuleController {
         &self,
         name: &RuleObjectName,
         uid: &Uid,
-        facts: &StatusInputs,
+        inputs: &StatusInputs,
         queue: &mut QueueFacts,
     ) -> (Option<Arc<WaitReasonCounts>>, Option<Duration>) {
-        let is_crowd =
+        let exceeds_details =
             self.with_rule_entry(name, uid, |_, entry, _| status::exceeds_details(entry));
-        if is_crowd != Some(true) {
+        if exceeds_details != Some(true) {
             self.store_reason_counts(name, None);
             return (None, None);
         }
         let now = Instant::now();
-        let known = self
+        let last_counted = self
             .last_reconciles
             .lock()
             .get(name)
-            .and_then(|seen| seen.counted.clone());
-        if let Some((until, counted)) = known.filter(|(until, _)| *until > now) {
+            .and_then(|last| last.counted.clone());
+        if let Some((until, counted)) = last_counted.filter(|(until, _)| *until > now) {
             return (Some(counted), Some(until - now));
         }
-        let found = self.with_rule_entry(name, uid, |_, entry, _| {
-            let crowd = status::all_waiters(entry, queue.head.as_ref());
-            (crowd, 1 + entry.snapshot.rules.rules.len())
+        let waits = self.with_rule_entry(name, uid, |_, entry, _| {
+            let waits = status::all_stage_waits(entry, queue.head.as_ref());
+            (waits, 1 + entry.snapshot.rules.rules.len())
         });
-        let Some((crowd, steps)) = found else {
+        let Some((waits, steps)) = waits else {
             return (None, None);
         };
-        let (mut reasons, mut pace) = (WaitReasonCounts::default(), Yielder::new());
-        for part in crowd.chunks((STEPS_PER_YIELD / steps).max(1)) {
-            self.with_rule_entry(name, uid, |state, entry, memories| {
-                let gauges = self.collect_gauges(state, entry, queue)?;
-                let at = (state, entry);
-                status::count_reasons(at, gauges, memories, facts, queue, part, &mut reasons);
-                Some(())
+        let (mut reasons, mut yielder) = (WaitReasonCounts::default(), Yielder::new());
+        for part in waits.chunks((STEPS_PER_YIELD / steps).max(1)) {
+            self.with_rule_entry(name, uid, |state, entry, call_states| {
+                let gauges = self.collect_gauges(state, entry, queue);
+                let view = StatusView {
+                    state,
+                    entry,
+                    gauges,
+                    call_states,
+                    inputs,
+                    queue,
+                };
+                status::count_reasons(&view, part, &mut reasons);
             });
-            pace.steps += part.len() * steps;
-            pace.yield_if_due().await;
+            yielder.steps += part.len() * steps;
+            yielder.yield_if_due().await;
         }
-        let (_, _, spent) = pace.into_totals();
+        let (_, _, elapsed) = yielder.into_totals();
         let counted = Arc::new(reasons);
-        let until = Instant::now() + MIN_COUNT_INTERVAL.max(spent * REST_FACTOR);
+        let until = Instant::now() + MIN_COUNT_INTERVAL.max(elapsed * REST_FACTOR);
         self.store_reason_counts(name, Some((until, Arc::clone(&counted))));
         (Some(counted), None)
     }
@@ -73,8 +77,8 @@ impl RuleController {
         name: &RuleObjectName,
         counted: Option<(Instant, Arc<WaitReasonCounts>)>,
     ) {
-        if let Some(seen) = self.last_reconciles.lock().get_mut(name) {
-            seen.counted = counted;
+        if let Some(last) = self.last_reconciles.lock().get_mut(name) {
+            last.counted = counted;
         }
     }
 }
@@ -110,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn crowd_is_counted_anew_only_after_a_rest() {
+    async fn many_waits_are_counted_again_only_after_a_pause() {
         let service = tower::service_fn(|_: http::Request<Body>| async {
             Ok::<_, Infallible>(http::Response::new(Body::empty()))
         });
@@ -133,11 +137,11 @@ mod tests {
             CancellationToken::new(),
             ControllerStats::default().begin_term(),
         );
-        let turns = WaitQueue::new(&context, &queues, &stop);
-        let rules = RuleController::new(&context, &queues, &turns, &stop);
+        let wait_queue = WaitQueue::new(&context, &queues, &stop);
+        let rules = RuleController::new(&context, &queues, &wait_queue, &stop);
         let (name, uid) = (("n".to_owned(), "web".to_owned()), Uid::from("rule"));
         rules.reconcile(name.clone()).await;
-        let facts = StatusInputs {
+        let inputs = StatusInputs {
             namespace_state: NamespaceState::default(),
             grace_delete: false,
             matches: SelectorMatches::Managed,
@@ -145,22 +149,22 @@ mod tests {
             ledger_repair_message: None,
             ledger_storage: LedgerStorage::default(),
         };
-        let look = async || {
+        let count = async || {
             let mut queue = QueueFacts::default();
-            let (counted, again) = rules
-                .count_wait_reasons(&name, &uid, &facts, &mut queue)
+            let (counted, pause) = rules
+                .count_wait_reasons(&name, &uid, &inputs, &mut queue)
                 .await;
             (
                 counted.unwrap().to_status_values()[0]["pods"].clone(),
-                again,
+                pause,
             )
         };
         rules.store_reason_counts(&name, None);
-        assert_eq!(look().await, (json!(1_500), None));
+        assert_eq!(count().await, (json!(1_500), None));
         (1_500..1_600).for_each(apply);
-        let (pods, again) = look().await;
+        let (pods, pause) = count().await;
         assert_eq!(pods, 1_500);
-        tokio::time::sleep(again.unwrap()).await;
-        assert_eq!(look().await, (json!(1_600), None));
+        tokio::time::sleep(pause.unwrap()).await;
+        assert_eq!(count().await, (json!(1_600), None));
     }
 }

@@ -1,41 +1,49 @@
-//! Finds, from the cache, the rollouts that a rule object does not let finish.
+//! Finds, from the cache, the rollouts that a rule object holds: the rollouts that cannot finish under the rule object.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 
 use super::retries::owner_state::{self, OwnerState, has_pods_to_delete};
+use crate::cluster::held_rollouts;
 use crate::cluster::index::{NamespaceIndex, RuleEntry};
 use crate::cluster::kind::WatchedKind;
 use crate::cluster::owner_sizes::Workload;
-use crate::cluster::selection;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::budget::BudgetGauges;
 use crate::domain::rules::rollouts::{HeldRollout, RolloutHeldCause};
 use crate::ledger::store::Uid;
 
-/// Owners whose rollout is stuck now, or will get stuck. `gauges` are those of the rule object.
+/// Owners whose rollout is held now, or will be held. `gauges` are those of the rule object.
 pub fn held_rollouts(
-    home: &NamespaceIndex,
+    namespace_index: &NamespaceIndex,
     entry: &RuleEntry,
     gauges: BudgetGauges,
 ) -> Vec<HeldRollout> {
     let rules = &entry.snapshot.rules;
-    let (mut found, sets) = (BTreeMap::new(), OnceCell::new());
+    let (mut rollouts, replica_sets) = (BTreeMap::new(), OnceCell::new());
     for uid in entry.tally.owners() {
-        let Some(workload) = home.workload(uid) else {
+        let Some(workload) = namespace_index.workload(uid) else {
             continue;
         };
-        let (owner, cause, held) = match workload.kind {
+        let (owner, cause, held_now) = match workload.kind {
             WatchedKind::Deployment
-                if selection::is_recreate_held(rules, workload, gauges.limit) =>
+                if held_rollouts::is_recreate_held(rules, workload, gauges.limit) =>
             {
                 (workload, RolloutHeldCause::Recreates, false)
             }
             WatchedKind::ReplicaSet | WatchedKind::StatefulSet | WatchedKind::DaemonSet
-                if gauges.allowed == 0 && has_pods_to_delete(home, uid, workload) =>
+                if gauges.allowed == 0 && has_pods_to_delete(namespace_index, uid, workload) =>
             {
-                let sets = sets.get_or_init(|| ReplicaSets::from_namespace(home));
-                match rollout_held_cause(home, sets, rules, uid, workload, gauges.limit) {
+                let replica_sets =
+                    replica_sets.get_or_init(|| ReplicaSets::from_namespace(namespace_index));
+                match rollout_held_cause(
+                    namespace_index,
+                    replica_sets,
+                    rules,
+                    uid,
+                    workload,
+                    gauges.limit,
+                ) {
                     Some((owner, cause)) => (owner, cause, true),
                     None => continue,
                 }
@@ -43,17 +51,17 @@ pub fn held_rollouts(
             _ => continue,
         };
         let key = (owner.kind, &owner.name);
-        let rollout = found.entry(key).or_insert_with(|| HeldRollout {
+        let rollout = rollouts.entry(key).or_insert_with(|| HeldRollout {
             kind: owner.kind.name(),
             name: owner.name.clone(),
             cause,
-            held_now: held,
+            held_now,
         });
-        if held && !rollout.held_now {
+        if held_now && !rollout.held_now {
             (rollout.cause, rollout.held_now) = (cause, true);
         }
     }
-    found.into_values().collect()
+    rollouts.into_values().collect()
 }
 
 /// The ReplicaSets of a namespace that have a controller, by the UID of the controller.
@@ -62,9 +70,9 @@ pub struct ReplicaSets<'a>(HashMap<&'a str, Vec<(&'a Uid, &'a Workload)>>);
 impl<'a> ReplicaSets<'a> {
     /// Collects the ReplicaSets from all owners of the namespace. Call this function once for each run, not for each
     /// ReplicaSet.
-    pub fn from_namespace(home: &'a NamespaceIndex) -> ReplicaSets<'a> {
+    pub fn from_namespace(namespace_index: &'a NamespaceIndex) -> ReplicaSets<'a> {
         let mut all = HashMap::<&str, Vec<_>>::new();
-        for (uid, set) in home.workloads() {
+        for (uid, set) in namespace_index.workloads() {
             if let Some(controller) = &set.controller {
                 all.entry(&controller.uid).or_default().push((uid, set));
             }
@@ -77,29 +85,29 @@ impl<'a> ReplicaSets<'a> {
     }
 }
 
-/// The owner whose rollout deletes the Pods of `controller`, and why the rollout can't finish once the budget is used
-/// up; `None` if it can finish. See [`selection::held_rollout`] and [`find_stuck_scale_down`].
+/// The owner whose rollout deletes the Pods of `controller`, and why the rollout is held once the budget is used up;
+/// `None` if the rollout can finish. See [`held_rollouts::held_rollout`] and [`find_stuck_scale_down`].
 pub fn rollout_held_cause<'a>(
-    home: &'a NamespaceIndex,
-    sets: &ReplicaSets<'a>,
+    namespace_index: &'a NamespaceIndex,
+    replica_sets: &ReplicaSets<'a>,
     rules: &RuleSet,
     uid: &Uid,
     controller: &'a Workload,
     limit: u32,
 ) -> Option<(&'a Workload, RolloutHeldCause)> {
-    selection::held_rollout(home, rules, controller, limit).or_else(|| {
-        let found = find_stuck_scale_down(home, sets, uid, controller)?;
-        Some((found.deployment, RolloutHeldCause::StuckScaleDown))
+    held_rollouts::held_rollout(namespace_index, rules, controller, limit).or_else(|| {
+        let stuck = find_stuck_scale_down(namespace_index, replica_sets, uid, controller)?;
+        Some((stuck.deployment, RolloutHeldCause::StuckScaleDown))
     })
 }
 
 /// The Deployment of a ReplicaSet, unless the Deployment wants no Pods.
 fn owning_deployment<'a>(
-    home: &'a NamespaceIndex,
+    namespace_index: &'a NamespaceIndex,
     replica_set: &Workload,
 ) -> Option<(Uid, &'a Workload)> {
     let uid = Uid::from(replica_set.controller.as_ref()?.uid.as_str());
-    let deployment = home
+    let deployment = namespace_index
         .workload(&uid)
         .filter(|w| w.kind == WatchedKind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
     Some((uid, deployment))
@@ -131,8 +139,8 @@ pub struct StuckScaleDown<'a> {
 impl StuckScaleDown<'_> {
     /// The state that must change before further scale-backs are tried. `spec.replicas` of the ReplicaSet is no part of
     /// it, because the Deployment controller may change it each time.
-    pub fn scale_down_state(&self, home: &NamespaceIndex, uid: &Uid) -> OwnerState {
-        let covering = owner_state::rules_counting_owner(home, uid);
+    pub fn scale_down_state(&self, namespace_index: &NamespaceIndex, uid: &Uid) -> OwnerState {
+        let covering = owner_state::rules_counting_owner(namespace_index, uid);
         OwnerState {
             version: self.newest,
             alive: usize::try_from(self.living).unwrap_or(usize::MAX),
@@ -144,17 +152,20 @@ impl StuckScaleDown<'_> {
 
 /// The [`StuckScaleDown`] of a ReplicaSet; `None` if the Deployment controller can continue.
 pub fn find_stuck_scale_down<'a>(
-    home: &'a NamespaceIndex,
-    sets: &ReplicaSets<'a>,
+    namespace_index: &'a NamespaceIndex,
+    replica_sets: &ReplicaSets<'a>,
     uid: &Uid,
     replica_set: &Workload,
 ) -> Option<StuckScaleDown<'a>> {
-    let (deployment_uid, deployment) = owning_deployment(home, replica_set)?;
-    let wanted = replica_set.replicas?;
-    if deployment.recreates || deployment.paused || count_ready_pods(home, uid) <= wanted {
+    let (deployment_uid, deployment) = owning_deployment(namespace_index, replica_set)?;
+    let spec_replicas = replica_set.replicas?;
+    if deployment.recreates
+        || deployment.paused
+        || count_ready_pods(namespace_index, uid) <= spec_replicas
+    {
         return None;
     }
-    let all = || sets.owned_by(&deployment_uid).iter();
+    let all = || replica_sets.owned_by(&deployment_uid).iter();
     let newest = all().map(|(_, w)| w.revision).max()?;
     if replica_set.revision >= newest {
         return None;
@@ -165,15 +176,15 @@ pub fn find_stuck_scale_down<'a>(
         .collect();
     let failing = others
         .iter()
-        .filter(|(other, _, n)| count_ready_pods(home, other) < *n);
+        .filter(|(other, _, n)| count_ready_pods(namespace_index, other) < *n);
     let failing = failing
         .map(|(_, w, _)| *w)
         .min_by(|a, b| a.name.cmp(&b.name))?;
     Some(StuckScaleDown {
         deployment,
         failing,
-        spec_replicas: wanted,
-        living: count_as_u32(home.living_pods_of(uid)),
+        spec_replicas,
+        living: count_as_u32(namespace_index.living_pods_of(uid)),
         newest,
         other_replicas: others
             .iter()
@@ -183,12 +194,16 @@ pub fn find_stuck_scale_down<'a>(
 }
 
 /// How many living Pods of a ReplicaSet are Ready.
-fn count_ready_pods(home: &NamespaceIndex, uid: &str) -> u32 {
-    count_as_u32(home.living_pods_of(uid).filter(|pod| pod.is_ready()))
+fn count_ready_pods(namespace_index: &NamespaceIndex, uid: &str) -> u32 {
+    count_as_u32(
+        namespace_index
+            .living_pods_of(uid)
+            .filter(|pod| pod.is_ready()),
+    )
 }
 
-fn count_as_u32<T>(of: impl Iterator<Item = T>) -> u32 {
-    u32::try_from(of.count()).unwrap_or(u32::MAX)
+fn count_as_u32<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -252,34 +267,36 @@ mod tests {
     }
 
     /// The failing ReplicaSet, and the number of living Pods.
-    fn found(index: &Index) -> Option<(String, u32)> {
+    fn stuck(index: &Index) -> Option<(String, u32)> {
         let state = index.read_state();
-        let home = state.namespace("n").unwrap();
+        let namespace_index = state.namespace("n").unwrap();
         let uid = Uid::from("old");
-        let found = find_stuck_scale_down(
-            home,
-            &ReplicaSets::from_namespace(home),
+        let stuck = find_stuck_scale_down(
+            namespace_index,
+            &ReplicaSets::from_namespace(namespace_index),
             &uid,
-            home.workload("old").unwrap(),
+            namespace_index.workload("old").unwrap(),
         )?;
-        Some((found.failing.name.clone(), found.living))
+        Some((stuck.failing.name.clone(), stuck.living))
     }
 
     #[test]
-    fn old_replica_set_with_surplus_beside_failing_pods_overhangs() {
-        assert_eq!(found(&index()), Some(("bad".to_owned(), 9)));
+    fn scale_down_with_surplus_beside_failing_pods_is_stuck() {
+        assert_eq!(stuck(&index()), Some(("bad".to_owned(), 9)));
     }
 
     #[test]
-    fn nothing_overhangs_while_the_deployment_goes_on() {
+    fn scale_down_is_not_stuck_while_deployment_continues() {
         type Change = (&'static str, fn(&Index));
         let changes: [Change; 7] = [
-            ("no newer one", |i| put_set(i, "new", 1, 0, 0, true)),
-            ("undone to the old one", |i| {
+            ("no newer ReplicaSet", |i| put_set(i, "new", 1, 0, 0, true)),
+            ("undone to the old ReplicaSet", |i| {
                 put_set(i, "old", 4, 8, 9, true)
             }),
-            ("nothing failing", |i| put_set(i, "bad", 2, 5, 5, true)),
-            ("no other old one", |i| put_set(i, "bad", 2, 0, 5, false)),
+            ("no failing Pods", |i| put_set(i, "bad", 2, 5, 5, true)),
+            ("no other old ReplicaSet", |i| {
+                put_set(i, "bad", 2, 0, 5, false)
+            }),
             ("no surplus", |i| put_set(i, "old", 1, 9, 9, true)),
             ("paused", |i| {
                 put_deployment(i, json!({ "spec": { "paused": true } }))
@@ -288,17 +305,17 @@ mod tests {
                 put_deployment(i, json!({ "spec": { "strategy": { "type": "Recreate" } } }))
             }),
         ];
-        for (what, change) in changes {
+        for (name, change) in changes {
             let index = index();
-            if what == "no newer one" {
+            if name == "no newer ReplicaSet" {
                 put_set(&index, "bad", 1, 5, 5, false);
             }
             change(&index);
-            assert_eq!(found(&index), None, "{what}");
+            assert_eq!(stuck(&index), None, "{name}");
         }
     }
 
-    /// Owners with a stuck rollout under a rule for `app: db` whose budget lets so many more Pods go. A StatefulSet and
+    /// Owners with a held rollout under a rule for `app: db` whose budget allows this number of further disruptions. A StatefulSet and
     /// a DaemonSet with that label roll out to a template without it.
     fn held(allowed: u32) -> Vec<(&'static str, String, RolloutHeldCause, bool)> {
         let index = Index::default();
@@ -338,43 +355,47 @@ mod tests {
             ..BudgetGauges::default()
         };
         let state = index.read_state();
-        let home = state.namespace("n").unwrap();
-        let found = held_rollouts(home, state.rule("n", "rule").unwrap(), gauges);
-        let mut found: Vec<_> = found
+        let namespace_index = state.namespace("n").unwrap();
+        let rollouts = held_rollouts(namespace_index, state.rule("n", "rule").unwrap(), gauges);
+        let mut rollouts: Vec<_> = rollouts
             .into_iter()
             .map(|r| (r.kind, r.name, r.cause, r.held_now))
             .collect();
-        found.sort_by_key(|(kind, ..)| *kind);
-        found
+        rollouts.sort_by_key(|(kind, ..)| *kind);
+        rollouts
     }
 
     #[test]
-    fn rollout_of_uncovered_new_pods_stalls_without_headroom() {
+    fn rollout_of_uncovered_new_pods_is_held_without_headroom() {
         let of = |kind| (kind, "db".to_owned(), RolloutHeldCause::Leaves, true);
         assert_eq!(held(0), [of("DaemonSet"), of("StatefulSet")]);
         assert_eq!(held(1), []);
     }
 
     #[test]
-    fn number_that_is_set_anew_gives_no_further_tries() {
+    fn changed_spec_replicas_give_no_further_tries() {
         let index = index();
-        let seen = || {
+        let scale_down_state = || {
             let state = index.read_state();
-            let home = state.namespace("n").unwrap();
+            let namespace_index = state.namespace("n").unwrap();
             let uid = Uid::from("old");
             find_stuck_scale_down(
-                home,
-                &ReplicaSets::from_namespace(home),
+                namespace_index,
+                &ReplicaSets::from_namespace(namespace_index),
                 &uid,
-                home.workload("old").unwrap(),
+                namespace_index.workload("old").unwrap(),
             )
             .unwrap()
-            .scale_down_state(home, &uid)
+            .scale_down_state(namespace_index, &uid)
         };
-        let before = seen();
+        let before = scale_down_state();
         put_set(&index, "old", 1, 7, 9, true);
-        assert_eq!(seen(), before);
+        assert_eq!(scale_down_state(), before);
         put_set(&index, "bad", 2, 3, 5, false);
-        assert_ne!(seen(), before, "the Deployment controller got on");
+        assert_ne!(
+            scale_down_state(),
+            before,
+            "the Deployment controller has continued"
+        );
     }
 }

@@ -2,6 +2,7 @@
 //! Pods it selects.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -12,6 +13,7 @@ use super::status::StatusInputs;
 use crate::api::keys;
 use crate::cluster::index::{IndexState, RuleEntry};
 use crate::cluster::selection;
+use crate::domain::rules::RuleSet;
 use crate::domain::rules::conditions::{self, LedgerStorage, NamespaceState, SelectorMatches};
 use crate::domain::rules::enforcement::NamespaceEnforcement;
 use crate::ledger::store::Uid;
@@ -39,11 +41,12 @@ pub struct StatusInputCache(Mutex<HashMap<Uid, CachedInputs>>);
 #[derive(Debug)]
 struct CachedInputs {
     generation: i64,
-    /// When the last list was made, and how many were made in a row.
-    last: Option<(Instant, usize)>,
-    found: SelectorMatches,
+    /// When the last list was made, and how many lists were made in a row.
+    last_listing: Option<(Instant, usize)>,
+    /// The result of the last list.
+    matches: SelectorMatches,
     /// Since when the namespace has lacked its enforcement label.
-    lacking: Option<Instant>,
+    label_missing_since: Option<Instant>,
 }
 
 impl StatusInputCache {
@@ -52,115 +55,148 @@ impl StatusInputCache {
         self.0.lock().remove(uid);
     }
 
-    /// The facts except [`StatusInputs::unreadable`], [`StatusInputs::mended`] and [`StatusInputs::storing`], and the
-    /// time after which to collect them again. `None` if the rule object is gone.
+    /// The facts except [`StatusInputs::unreadable`], [`StatusInputs::ledger_repair_message`] and
+    /// [`StatusInputs::ledger_storage`], and the time after which to collect them again. `None` if the rule object is
+    /// gone.
     pub async fn gather_status_inputs(
         &self,
         context: &ControllerContext,
-        (namespace, name): (&str, &str),
+        rule_name: (&str, &str),
         uid: &Uid,
     ) -> Option<(StatusInputs, Option<Duration>)> {
-        let (mut place, managed, filtered_out, rules) = {
-            let state = context.index.read_state();
-            let entry = state.rule(namespace, name)?;
-            let entry = Some(entry).filter(|e| e.snapshot.rules.uid == *uid)?;
-            let managed = selects_managed(&state, entry);
-            let rules = entry.snapshot.rules.clone();
-            let filtered_out = managed && selection::is_all_filtered_out(&state, &rules);
-            (
-                namespace_place(context, &state, namespace),
-                managed,
-                filtered_out,
-                rules,
-            )
-        };
+        let mut selected = CachedSelection::from_index(context, rule_name, uid)?;
         let now = Instant::now();
-        let (due, mut again) = {
-            let mut all = self.0.lock();
-            let looked = all.entry(uid.clone()).or_insert_with(|| CachedInputs {
-                generation: rules.generation,
-                last: None,
-                found: SelectorMatches::NotManaged,
-                lacking: None,
-            });
-            if looked.generation != rules.generation || managed {
-                (looked.generation, looked.last) = (rules.generation, None);
-            }
-            let mut again = None;
-            looked.lacking = place
-                .missing_enforcement
-                .map(|_| looked.lacking.unwrap_or(now));
-            if let Some(since) = looked.lacking {
-                let left = LABEL_GRACE.saturating_sub(now.duration_since(since));
-                if !left.is_zero() {
-                    (place.missing_enforcement, again) = (None, Some(left));
-                }
-            }
-            (!managed && is_listing_due(looked.last, now), again)
-        };
-        if managed || rules.selector.is_err() {
-            let matches = match filtered_out {
+        let (is_due, grace) = self.update_cached_inputs(&mut selected, uid, now);
+        if selected.has_managed_pods || selected.rules.selector.is_err() {
+            let matches = match selected.is_all_filtered_out {
                 true => SelectorMatches::FilteredOut,
                 false => SelectorMatches::Managed,
             };
-            let facts = StatusInputs {
-                namespace_state: place,
-                grace_delete: context.grace_delete,
-                matches,
-                unreadable: Vec::new(),
-                ledger_repair_message: None,
-                ledger_storage: LedgerStorage::default(),
-            };
-            return Some((facts, again));
+            return Some((selected.into_inputs(context, matches), grace));
         }
-        let found = match due {
+        let listed = match is_due {
             false => None,
             true => Some(
-                selection::query_matches(&context.client, &rules, LISTING_TIMEOUT)
+                selection::query_matches(&context.client, &selected.rules, LISTING_TIMEOUT)
                     .await
                     .unwrap_or(SelectorMatches::NotManaged),
             ),
         };
+        let (matches, next_listing) = self.record_listing(uid, listed, now)?;
+        let pause = grace.into_iter().chain(next_listing).min();
+        Some((selected.into_inputs(context, matches), pause))
+    }
+
+    /// Compares the cached results with the Pods that the rule object selects now. Returns whether a list is due now, and the time until
+    /// the end of [`LABEL_GRACE`]. Until then `selected` does not report a missing label.
+    fn update_cached_inputs(
+        &self,
+        selected: &mut CachedSelection,
+        uid: &Uid,
+        now: Instant,
+    ) -> (bool, Option<Duration>) {
+        let generation = selected.rules.generation;
         let mut all = self.0.lock();
-        let looked = all.get_mut(uid)?;
-        if let Some(found) = found {
-            let times = looked.last.map_or(0, |(_, times)| times);
-            looked.last = Some((Instant::now(), times.saturating_add(1)));
-            looked.found = found;
+        let cached = all.entry(uid.clone()).or_insert_with(|| CachedInputs {
+            generation,
+            last_listing: None,
+            matches: SelectorMatches::NotManaged,
+            label_missing_since: None,
+        });
+        if cached.generation != generation || selected.has_managed_pods {
+            (cached.generation, cached.last_listing) = (generation, None);
         }
-        again = again
-            .into_iter()
-            .chain(next_listing_in(looked.last, now))
-            .min();
-        let matches = looked.found.clone();
-        let facts = StatusInputs {
-            namespace_state: place,
+        let missing = &mut selected.namespace_state.missing_enforcement;
+        cached.label_missing_since = missing
+            .as_ref()
+            .map(|_| cached.label_missing_since.unwrap_or(now));
+        let grace = cached
+            .label_missing_since
+            .map(|since| LABEL_GRACE.saturating_sub(now.duration_since(since)))
+            .filter(|grace| !grace.is_zero());
+        if grace.is_some() {
+            *missing = None;
+        }
+        let is_due = !selected.has_managed_pods && is_listing_due(cached.last_listing, now);
+        (is_due, grace)
+    }
+
+    /// Records the result of a list, if there was one. Returns the last result, and the time until the next list.
+    /// `None` if the rule object is gone.
+    fn record_listing(
+        &self,
+        uid: &Uid,
+        listed: Option<SelectorMatches>,
+        now: Instant,
+    ) -> Option<(SelectorMatches, Option<Duration>)> {
+        let mut all = self.0.lock();
+        let cached = all.get_mut(uid)?;
+        if let Some(matches) = listed {
+            let count = cached.last_listing.map_or(0, |(_, count)| count);
+            cached.last_listing = Some((Instant::now(), count.saturating_add(1)));
+            cached.matches = matches;
+        }
+        let next_listing = next_listing_in(cached.last_listing, now);
+        Some((cached.matches.clone(), next_listing))
+    }
+}
+
+/// Which Pods a rule object selects, by the cache.
+struct CachedSelection {
+    rules: Arc<RuleSet>,
+    namespace_state: NamespaceState,
+    has_managed_pods: bool,
+    is_all_filtered_out: bool,
+}
+
+impl CachedSelection {
+    /// `None` if the rule object is gone.
+    fn from_index(
+        context: &ControllerContext,
+        (namespace, name): (&str, &str),
+        uid: &Uid,
+    ) -> Option<CachedSelection> {
+        let state = context.index.read_state();
+        let entry = state.rule(namespace, name)?;
+        let entry = Some(entry).filter(|e| e.snapshot.rules.uid == *uid)?;
+        let has_managed_pods = selects_managed(&state, entry);
+        let rules = &entry.snapshot.rules;
+        Some(CachedSelection {
+            rules: Arc::clone(rules),
+            is_all_filtered_out: has_managed_pods && selection::is_all_filtered_out(&state, rules),
+            namespace_state: namespace_state(context, &state, namespace),
+            has_managed_pods,
+        })
+    }
+
+    fn into_inputs(self, context: &ControllerContext, matches: SelectorMatches) -> StatusInputs {
+        StatusInputs {
+            namespace_state: self.namespace_state,
             grace_delete: context.grace_delete,
             matches,
             unreadable: Vec::new(),
             ledger_repair_message: None,
             ledger_storage: LedgerStorage::default(),
-        };
-        Some((facts, again))
+        }
     }
 }
 
 /// Whether a list is due now.
 fn is_listing_due(last: Option<(Instant, usize)>, now: Instant) -> bool {
-    let Some((at, times)) = last else {
+    let Some((time, count)) = last else {
         return true;
     };
     let gap = LISTING_INTERVALS
-        .get(times.saturating_sub(1))
+        .get(count.saturating_sub(1))
         .or(LISTING_INTERVALS.last());
-    gap.is_none_or(|gap| now.duration_since(at) >= *gap)
+    gap.is_none_or(|gap| now.duration_since(time) >= *gap)
 }
 
 /// How long until the next list that is made even if nothing changes.
 fn next_listing_in(last: Option<(Instant, usize)>, now: Instant) -> Option<Duration> {
-    let (at, times) = last?;
-    let gap = LISTING_INTERVALS.get(times.checked_sub(1)?)?;
-    Some(gap.saturating_sub(now.saturating_duration_since(at)))
+    let (time, count) = last?;
+    let gap = LISTING_INTERVALS.get(count.checked_sub(1)?)?;
+    Some(gap.saturating_sub(now.saturating_duration_since(time)))
 }
 
 /// Whether the rule object selects managed Pods, or the Pods of a workload that will create managed Pods.
@@ -170,10 +206,10 @@ fn selects_managed(state: &IndexState, entry: &RuleEntry) -> bool {
 }
 
 /// Whether the API server sends the requests of a namespace to the webhooks.
-fn namespace_place(context: &ControllerContext, state: &IndexState, name: &str) -> NamespaceState {
+fn namespace_state(context: &ControllerContext, state: &IndexState, name: &str) -> NamespaceState {
     let namespace = state.namespace(name);
     let labels = namespace.and_then(|n| n.labels.as_ref());
-    let lacks = namespace
+    let missing_enforcement = namespace
         .filter(|n| n.terminating_since.is_none())
         .zip(labels)
         .and_then(|(n, labels)| {
@@ -185,15 +221,16 @@ fn namespace_place(context: &ControllerContext, state: &IndexState, name: &str) 
         // A missing label is reported separately.
         let needed = NamespaceEnforcement::for_rules(n.rules.values().map(|e| &*e.snapshot.rules));
         let mut labels = labels.clone();
-        let mark = needed
+        let value = needed
             .max(NamespaceEnforcement::from_labels(&labels))
             .label_value();
-        labels.extend(mark.map(|mark| (keys::NAMESPACE_ENFORCEMENT.to_owned(), mark.to_owned())));
+        labels
+            .extend(value.map(|value| (keys::NAMESPACE_ENFORCEMENT.to_owned(), value.to_owned())));
         context.registration.describe_gap(&labels)
     });
     NamespaceState {
         excluded: conditions::exclusion_reason(name, labels, Some(&context.namespace)),
-        missing_enforcement: lacks,
+        missing_enforcement,
         unregistered,
     }
 }
@@ -207,11 +244,11 @@ mod tests {
         let now = Instant::now();
         let after = |seconds| now + Duration::from_secs(seconds);
         assert!(is_listing_due(None, now));
-        for (times, gap) in [(1, 10), (2, 60), (3, 300), (4, 300), (9, 300)] {
-            let last = Some((now, times));
+        for (count, gap) in [(1, 10), (2, 60), (3, 300), (4, 300), (9, 300)] {
+            let last = Some((now, count));
             assert!(
                 !is_listing_due(last, after(gap - 1)) && is_listing_due(last, after(gap)),
-                "{times}"
+                "{count}"
             );
         }
         assert_eq!(

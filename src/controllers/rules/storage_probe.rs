@@ -32,34 +32,38 @@ struct ProbeSchedule {
     /// By UID of the rule object.
     due: HashMap<Uid, ProbeTime>,
     /// The earliest time at which another rule object may be probed.
-    free: Option<Instant>,
+    next_free: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ProbeTime {
-    at: Instant,
+    time: Instant,
     /// Whether the rule object must be reconciled at this time even if nothing changes.
-    waits: bool,
+    needs_run: bool,
 }
 
 impl ProbeSchedule {
     /// Reserves the next free time that is not before `from`.
     fn reserve_probe(&mut self, rule: &Uid, from: Instant) -> Instant {
-        let at = self.free.map_or(from, |free| free.max(from));
-        self.free = Some(at + PROBE_INTERVAL);
-        self.due.insert(rule.clone(), ProbeTime { at, waits: true });
-        at
+        let time = self.next_free.map_or(from, |free| free.max(from));
+        self.next_free = Some(time + PROBE_INTERVAL);
+        let probe = ProbeTime {
+            time,
+            needs_run: true,
+        };
+        self.due.insert(rule.clone(), probe);
+        time
     }
 
     /// How long until the rule object may be probed; zero if it may be probed now. `None` if the next probe waits for a
     /// change. A dropped ledger does not wait for a change, because no event may tell that it is stored again.
     fn time_until_probe(&mut self, rule: &Uid, is_dropped: bool, now: Instant) -> Option<Duration> {
-        let (at, waits) = match self.due.get(rule) {
-            Some(due) if due.waits || !is_dropped => (due.at, due.waits),
+        let (time, needs_run) = match self.due.get(rule) {
+            Some(due) if due.needs_run || !is_dropped => (due.time, due.needs_run),
             _ => (self.reserve_probe(rule, now), true),
         };
-        let left = at.saturating_duration_since(now);
-        (left.is_zero() || waits).then_some(left)
+        let pause = time.saturating_duration_since(now);
+        (pause.is_zero() || needs_run).then_some(pause)
     }
 }
 
@@ -89,33 +93,36 @@ impl StorageProbe {
             self.forget_rule(&key.uid);
             return None;
         }
-        let left = self
+        let pause = self
             .0
             .lock()
             .time_until_probe(&key.uid, is_dropped, Instant::now())?;
-        if !left.is_zero() {
-            return Some(left);
+        if !pause.is_zero() {
+            return Some(pause);
         }
-        let swap = store.dry_run_claims(key, &snapshot.claims);
-        let tried = api_request::within(API_CALL_TIMEOUT, swap).await;
+        let dry_run = store.dry_run_claims(key, &snapshot.claims);
+        let is_kept = api_request::within(API_CALL_TIMEOUT, dry_run).await;
         let now = Instant::now();
-        let mut tries = self.0.lock();
-        match tried {
+        let mut schedule = self.0.lock();
+        match is_kept {
             Ok(true) => {
-                let (at, waits) = (now + CHANGED_RETRY, false);
-                tries.due.insert(key.uid.clone(), ProbeTime { at, waits });
-                drop(tries);
+                let probe = ProbeTime {
+                    time: now + CHANGED_RETRY,
+                    needs_run: false,
+                };
+                schedule.due.insert(key.uid.clone(), probe);
+                drop(schedule);
                 context.ledgers.restore_claims(key);
                 return None;
             }
             Ok(false) => {}
             Err(failure) => {
                 let error = failure.text();
-                tracing::debug!(namespace = %key.namespace, rule = %key.name, error, "a ledger could not be tried");
+                tracing::debug!(namespace = %key.namespace, rule = %key.name, error, "the dry run of a ledger failed");
             }
         }
         Some(
-            tries
+            schedule
                 .reserve_probe(&key.uid, now + DROPPED_RETRY)
                 .saturating_duration_since(now),
         )
@@ -139,21 +146,25 @@ mod tests {
 
     #[test]
     fn rule_objects_are_tried_one_after_another() {
-        let (mut tries, now) = (ProbeSchedule::default(), Instant::now());
+        let (mut schedule, now) = (ProbeSchedule::default(), Instant::now());
         let rules = ["a", "b", "c"].map(Uid::from);
-        let left = |tries: &mut ProbeSchedule, now| {
+        let pauses = |schedule: &mut ProbeSchedule, now| {
             rules
                 .each_ref()
-                .map(|rule| tries.time_until_probe(rule, false, now))
+                .map(|rule| schedule.time_until_probe(rule, false, now))
         };
         let first = [
             Some(Duration::ZERO),
             Some(PROBE_INTERVAL),
             Some(2 * PROBE_INTERVAL),
         ];
-        assert_eq!(left(&mut tries, now), first);
-        assert_eq!(left(&mut tries, now), first, "each keeps its turn");
-        let later = left(&mut tries, now + PROBE_INTERVAL);
+        assert_eq!(pauses(&mut schedule, now), first);
+        assert_eq!(
+            pauses(&mut schedule, now),
+            first,
+            "each rule object keeps its time"
+        );
+        let later = pauses(&mut schedule, now + PROBE_INTERVAL);
         assert_eq!(
             later,
             [
@@ -166,33 +177,36 @@ mod tests {
 
     #[test]
     fn probed_rule_is_not_probed_again_without_change() {
-        let (mut tries, now, rule) = (ProbeSchedule::default(), Instant::now(), Uid::from("a"));
+        let (mut schedule, now, rule) = (ProbeSchedule::default(), Instant::now(), Uid::from("a"));
         let due = ProbeTime {
-            at: now + CHANGED_RETRY,
-            waits: false,
+            time: now + CHANGED_RETRY,
+            needs_run: false,
         };
-        tries.due.insert(rule.clone(), due);
-        assert_eq!(tries.time_until_probe(&rule, false, now), None);
+        schedule.due.insert(rule.clone(), due);
+        assert_eq!(schedule.time_until_probe(&rule, false, now), None);
         let later = now + CHANGED_RETRY;
         assert_eq!(
-            tries.time_until_probe(&rule, false, later),
+            schedule.time_until_probe(&rule, false, later),
             Some(Duration::ZERO)
         );
     }
 
     #[test]
     fn ledger_dropped_after_good_probe_is_probed_again() {
-        let (mut tries, now, rule) = (ProbeSchedule::default(), Instant::now(), Uid::from("a"));
+        let (mut schedule, now, rule) = (ProbeSchedule::default(), Instant::now(), Uid::from("a"));
         let due = ProbeTime {
-            at: now + CHANGED_RETRY,
-            waits: false,
+            time: now + CHANGED_RETRY,
+            needs_run: false,
         };
-        tries.due.insert(rule.clone(), due);
+        schedule.due.insert(rule.clone(), due);
         assert_eq!(
-            tries.time_until_probe(&rule, true, now),
+            schedule.time_until_probe(&rule, true, now),
             Some(Duration::ZERO)
         );
-        let again = tries.reserve_probe(&rule, now + DROPPED_RETRY);
-        assert_eq!(tries.time_until_probe(&rule, true, now), Some(again - now));
+        let next = schedule.reserve_probe(&rule, now + DROPPED_RETRY);
+        assert_eq!(
+            schedule.time_until_probe(&rule, true, now),
+            Some(next - now)
+        );
     }
 }

@@ -27,7 +27,7 @@ struct VersionCheck {
     /// When to ask the API server, if the ledger has a version that the cache has not reached.
     due: Option<Instant>,
     /// How the ledger was repaired.
-    mended: Option<String>,
+    repair: Option<String>,
 }
 
 impl VersionChecks {
@@ -39,7 +39,7 @@ impl VersionChecks {
     /// How the ledger of the rule object was repaired, as a clause of a sentence; `None` if this process has not
     /// repaired it.
     pub fn ledger_repair(&self, rule: &Uid) -> Option<String> {
-        self.0.lock().get(rule)?.mended.clone()
+        self.0.lock().get(rule)?.repair.clone()
     }
 
     /// Checks the versions in the ledger, and repairs the ledger if a version is larger than the present position in
@@ -55,9 +55,9 @@ impl VersionChecks {
         }
         let newest = snapshot.claims.newest_version();
         let position = context.index.read_state().position;
-        let left = self.time_until_check(&key.uid, newest, position, Instant::now())?;
-        if !left.is_zero() {
-            return Some(left);
+        let pause = self.time_until_check(&key.uid, newest, position, Instant::now())?;
+        if !pause.is_zero() {
+            return Some(pause);
         }
         // The position is read after the ledger, so that it is at least as large as every version that a valid ledger
         // has.
@@ -91,20 +91,20 @@ impl VersionChecks {
             all.get_mut(rule)?.due = None;
             return None;
         }
-        let doubt = all.entry(rule.clone()).or_default();
-        let due = *doubt.due.get_or_insert(now + FIRST_CHECK_DELAY);
-        let left = due.saturating_duration_since(now);
-        if left.is_zero() {
-            doubt.due = Some(now + RECHECK_DELAY);
+        let check = all.entry(rule.clone()).or_default();
+        let due = *check.due.get_or_insert(now + FIRST_CHECK_DELAY);
+        let pause = due.saturating_duration_since(now);
+        if pause.is_zero() {
+            check.due = Some(now + RECHECK_DELAY);
         }
-        Some(left)
+        Some(pause)
     }
 
     fn record_repair(&self, rule: &Uid, newest: u64, present: u64) {
-        let note = format!(
+        let repair = format!(
             "it named resourceVersion {newest}, and the Pods of the cluster were at {present}, which it names now"
         );
-        self.0.lock().entry(rule.clone()).or_default().mended = Some(note);
+        self.0.lock().entry(rule.clone()).or_default().repair = Some(repair);
     }
 }
 
@@ -114,30 +114,30 @@ mod tests {
 
     #[test]
     fn only_version_that_stays_ahead_is_asked_about() {
-        let (doubts, rule, now) = (VersionChecks::default(), Uid::from("rule"), Instant::now());
-        assert_eq!(doubts.time_until_check(&rule, 7, 7, now), None);
+        let (checks, rule, now) = (VersionChecks::default(), Uid::from("rule"), Instant::now());
+        assert_eq!(checks.time_until_check(&rule, 7, 7, now), None);
         assert_eq!(
-            doubts.time_until_check(&rule, 8, 7, now),
+            checks.time_until_check(&rule, 8, 7, now),
             Some(FIRST_CHECK_DELAY)
         );
         let later = now + FIRST_CHECK_DELAY;
         assert_eq!(
-            doubts.time_until_check(&rule, 8, 7, later),
+            checks.time_until_check(&rule, 8, 7, later),
             Some(Duration::ZERO)
         );
         assert_eq!(
-            doubts.time_until_check(&rule, 8, 7, later),
+            checks.time_until_check(&rule, 8, 7, later),
             Some(RECHECK_DELAY)
         );
-        assert_eq!(doubts.time_until_check(&rule, 8, 8, later), None);
+        assert_eq!(checks.time_until_check(&rule, 8, 8, later), None);
         assert_eq!(
-            doubts.time_until_check(&rule, 9, 8, later),
+            checks.time_until_check(&rule, 9, 8, later),
             Some(FIRST_CHECK_DELAY)
         );
-        assert_eq!(doubts.ledger_repair(&rule), None);
-        doubts.record_repair(&rule, 9, 8);
-        assert!(doubts.ledger_repair(&rule).is_some());
-        doubts.forget_rule(&rule);
-        assert_eq!(doubts.ledger_repair(&rule), None);
+        assert_eq!(checks.ledger_repair(&rule), None);
+        checks.record_repair(&rule, 9, 8);
+        assert!(checks.ledger_repair(&rule).is_some());
+        checks.forget_rule(&rule);
+        assert_eq!(checks.ledger_repair(&rule), None);
     }
 }

@@ -63,12 +63,16 @@ impl WaitReasonCounts {
                 }
                 written
             });
-        let mut told = size_limits::take_fitting(written, MAX_REASONS_BYTES);
-        let left: u32 = all.iter().skip(told.len()).map(|(_, count)| **count).sum();
-        if self.others + left > 0 {
-            told.push(json!({ "reason": OTHER_REASONS, "pods": self.others + left }));
+        let mut values = size_limits::take_fitting(written, MAX_REASONS_BYTES);
+        let omitted: u32 = all
+            .iter()
+            .skip(values.len())
+            .map(|(_, count)| **count)
+            .sum();
+        if self.others + omitted > 0 {
+            values.push(json!({ "reason": OTHER_REASONS, "pods": self.others + omitted }));
         }
-        told
+        values
     }
 }
 
@@ -76,14 +80,14 @@ impl WaitReasonCounts {
 fn mask_pod_name(reason: &str, name: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     let mut text = String::new();
-    let mut rest = reason;
-    while let Some((before, after)) = rest.split_once(name).filter(|_| !name.is_empty()) {
+    let mut remaining = reason;
+    while let Some((before, after)) = remaining.split_once(name).filter(|_| !name.is_empty()) {
         let is_word = !before.ends_with(is_part) && !after.starts_with(is_part);
         text.push_str(before);
         text.push_str(if is_word { ANY_POD } else { name });
-        rest = after;
+        remaining = after;
     }
-    text + rest
+    text + remaining
 }
 
 #[cfg(test)]
@@ -102,9 +106,9 @@ mod tests {
 
     #[test]
     fn same_reason_of_many_pods_is_counted_once() {
-        let said = |name: &'static str| (name, format!("pod n/{name} is busy"));
+        let busy = |name: &'static str| (name, format!("pod n/{name} is busy"));
         assert_eq!(
-            counted(&[said("web-1"), said("web-2"), said("web-11")]),
+            counted(&[busy("web-1"), busy("web-2"), busy("web-11")]),
             [
                 json!({ "stage": "PreCheck", "ruleName": "ask", "reason": "pod n/* is busy", "pods": 3 })
             ]
@@ -119,11 +123,11 @@ mod tests {
     fn rare_reasons_are_summed_up_within_the_bytes() {
         let reasons =
             (0..2_000).map(|n| ("web-1", format!("{n} {}", "<".repeat(MAX_REASON_CHARS))));
-        let told = counted(&reasons.collect::<Vec<_>>());
-        let pods = told.iter().map(|reason| reason["pods"].as_u64().unwrap());
+        let values = counted(&reasons.collect::<Vec<_>>());
+        let pods = values.iter().map(|reason| reason["pods"].as_u64().unwrap());
         assert_eq!(pods.sum::<u64>(), 2_000);
-        assert_eq!(told.last().unwrap()["reason"], OTHER_REASONS);
-        let bytes = size_limits::json_bytes(&told);
+        assert_eq!(values.last().unwrap()["reason"], OTHER_REASONS);
+        let bytes = size_limits::json_bytes(&values);
         assert!(bytes <= MAX_REASONS_BYTES + 100, "{bytes}");
     }
 }

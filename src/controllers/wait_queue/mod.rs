@@ -66,16 +66,16 @@ impl WaitQueue {
 
     /// Returns the latest round of a namespace. If the round may be stale, the requester is enqueued after the next
     /// round. This function never waits, so that no tenant can block the workers for the namespaces of others.
-    pub fn latest_round(self: &Arc<Self>, namespace: &str, asker: Requester) -> RoundLookup {
-        let (known, starts) = self.rounds.look_up_round(namespace, asker);
-        if starts {
-            let (turns, namespace) = (Arc::clone(self), namespace.to_owned());
+    pub fn latest_round(self: &Arc<Self>, namespace: &str, requester: Requester) -> RoundLookup {
+        let (lookup, must_start) = self.rounds.look_up_round(namespace, requester);
+        if must_start {
+            let (wait_queue, namespace) = (Arc::clone(self), namespace.to_owned());
             tokio::spawn(async move {
-                let round = turns.run_round(&namespace);
-                turns.stop.run_until_cancelled(round).await;
+                let round = wait_queue.run_round(&namespace);
+                wait_queue.stop.run_until_cancelled(round).await;
             });
         }
-        known
+        lookup
     }
 
     /// Runs the next round of a namespace.
@@ -83,7 +83,7 @@ impl WaitQueue {
         let context = &self.context;
         let measure = |state: &IndexState, entry: &RuleEntry| measure_budget(context, state, entry);
         let judge = Round::judge_namespace(&context.index, namespace, measure);
-        let hand_back = |asker| match asker {
+        let hand_back = |requester| match requester {
             Requester::Pod(uid) => self.queues.lifecycle.add((namespace.to_owned(), uid)),
             Requester::Rule(name) => self.queues.rules.add((namespace.to_owned(), name)),
         };
@@ -135,12 +135,12 @@ fn pods_with_lost_claim(context: &ControllerContext, entry: &RuleEntry) -> BTree
         .newer_snapshot(&entry.rule_key(), &entry.snapshot)
         .claims;
     let now = (context.now)();
-    let old = claims.claims.iter().filter(|((_, operation), claim)| {
+    let old_claims = claims.claims.iter().filter(|((_, operation), claim)| {
         *operation == ClaimOperation::Begin
             && !claim.closing
             && is_old_claim(claim.detail.since, now)
     });
-    old.map(|((pod, _), _)| pod.clone()).collect()
+    old_claims.map(|((pod, _), _)| pod.clone()).collect()
 }
 
 /// Whether a claim is older than [`CLAIM_LOST_AFTER`], as far as two clocks can tell. If the claim is in the future,

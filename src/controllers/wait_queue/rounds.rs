@@ -8,12 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
+use super::super::yielder::REST_FACTOR;
 use super::round::Round;
 use crate::ledger::store::Uid;
-
-/// After a round, the namespace pauses for this many times as long as the round took. Therefore the rounds of a
-/// namespace take less than a tenth of one processor, however many rules and Pods a tenant creates.
-const REST_FACTOR: u32 = 10;
 
 /// A round is judged again after this time even if nothing changes, because claims become old and a Pod is no longer
 /// down for a moment.
@@ -22,7 +19,7 @@ const ROUND_TTL: Duration = Duration::from_millis(500);
 /// Pause of a namespace after a round that panicked.
 const REST_AFTER_PANIC: Duration = Duration::from_secs(1);
 
-/// Who asks for a round, and is enqueued after the next one.
+/// The Pod or rule object that asks for a round, and is enqueued after the next round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Requester {
     /// A Pod, by UID.
@@ -59,7 +56,8 @@ struct NamespaceRounds {
     is_stale: bool,
     /// Whether the next round is running, or waits for the end of the pause.
     is_running: bool,
-    /// Whether the last round may be used while the next one is running: it was recent when that one was requested.
+    /// Whether the last round may be used while the next round is running: the last round was recent when the next round
+    /// was requested.
     is_usable: bool,
     parked: HashSet<Requester>,
 }
@@ -67,15 +65,15 @@ struct NamespaceRounds {
 impl Rounds {
     /// Records that something has changed in a namespace.
     pub fn mark_changed(&self, namespace: &str) {
-        if let Some(home) = self.0.lock().get_mut(namespace) {
-            home.is_stale = true;
+        if let Some(rounds) = self.0.lock().get_mut(namespace) {
+            rounds.is_stale = true;
         }
     }
 
     /// Records that anything may have changed.
     pub fn mark_all_changed(&self) {
-        for home in self.0.lock().values_mut() {
-            home.is_stale = true;
+        for rounds in self.0.lock().values_mut() {
+            rounds.is_stale = true;
         }
     }
 
@@ -87,29 +85,29 @@ impl Rounds {
     /// Returns the round of a namespace, and whether the caller must [run](Rounds::run_next_round) the next round in a
     /// task of its own. Parks the requester unless there is nothing to wait for. A Pod that was next a moment ago may
     /// go at once.
-    pub fn look_up_round(&self, namespace: &str, asker: Requester) -> (RoundLookup, bool) {
+    pub fn look_up_round(&self, namespace: &str, requester: Requester) -> (RoundLookup, bool) {
         let now = Instant::now();
-        let mut homes = self.0.lock();
-        let home = homes.entry(namespace.to_owned()).or_default();
-        let round = Arc::clone(&home.round);
-        if !home.is_stale && home.good_until.is_some_and(|until| now < until) {
+        let mut namespaces = self.0.lock();
+        let rounds = namespaces.entry(namespace.to_owned()).or_default();
+        let round = Arc::clone(&rounds.round);
+        if !rounds.is_stale && rounds.good_until.is_some_and(|until| now < until) {
             return (RoundLookup::Fresh(round), false);
         }
-        if !home.is_running {
-            home.is_usable = home.rests_until.is_some_and(|until| now < until);
+        if !rounds.is_running {
+            rounds.is_usable = rounds.rests_until.is_some_and(|until| now < until);
         }
-        if home.is_usable
-            && let Requester::Pod(uid) = &asker
+        if rounds.is_usable
+            && let Requester::Pod(uid) = &requester
             && round.is_next(uid)
         {
             return (RoundLookup::Stale(round), false);
         }
-        home.parked.insert(asker);
-        let known = match home.is_usable {
+        rounds.parked.insert(requester);
+        let lookup = match rounds.is_usable {
             true => RoundLookup::Stale(round),
             false => RoundLookup::Pending,
         };
-        (known, !std::mem::replace(&mut home.is_running, true))
+        (lookup, !std::mem::replace(&mut rounds.is_running, true))
     }
 
     /// Waits for the end of the pause, judges one round, and puts back the requesters that were parked until its end.
@@ -123,24 +121,26 @@ impl Rounds {
             rounds: self,
             namespace,
             hand_back,
-            rest: REST_AFTER_PANIC,
+            pause: REST_AFTER_PANIC,
         };
         let rests_until = {
-            let homes = self.0.lock();
-            homes.get(namespace).and_then(|home| home.rests_until)
+            let namespaces = self.0.lock();
+            namespaces
+                .get(namespace)
+                .and_then(|rounds| rounds.rests_until)
         };
         if let Some(until) = rests_until {
             sleep_until(until).await;
         }
-        if let Some(home) = self.0.lock().get_mut(namespace) {
-            home.is_stale = false;
+        if let Some(rounds) = self.0.lock().get_mut(namespace) {
+            rounds.is_stale = false;
         }
         let round = judge.await;
-        running.rest = round.elapsed.saturating_mul(REST_FACTOR);
-        if let Some(home) = self.0.lock().get_mut(namespace) {
-            home.good_until = Some(Instant::now() + running.rest.max(ROUND_TTL));
-            home.is_usable = true;
-            home.round = Arc::new(round);
+        running.pause = round.elapsed.saturating_mul(REST_FACTOR);
+        if let Some(rounds) = self.0.lock().get_mut(namespace) {
+            rounds.good_until = Some(Instant::now() + running.pause.max(ROUND_TTL));
+            rounds.is_usable = true;
+            rounds.round = Arc::new(round);
         }
     }
 }
@@ -151,21 +151,21 @@ struct RunningRound<'a, H: Fn(Requester)> {
     namespace: &'a str,
     hand_back: H,
     /// The pause of the namespace after the round.
-    rest: Duration,
+    pause: Duration,
 }
 
 impl<H: Fn(Requester)> Drop for RunningRound<'_, H> {
     fn drop(&mut self) {
-        let mut homes = self.rounds.0.lock();
-        let Some(home) = homes.get_mut(self.namespace) else {
+        let mut namespaces = self.rounds.0.lock();
+        let Some(rounds) = namespaces.get_mut(self.namespace) else {
             return;
         };
-        home.is_running = false;
-        home.rests_until = Some(Instant::now() + self.rest);
-        let parked = std::mem::take(&mut home.parked);
-        drop(homes);
-        for asker in parked {
-            (self.hand_back)(asker);
+        rounds.is_running = false;
+        rounds.rests_until = Some(Instant::now() + self.pause);
+        let parked = std::mem::take(&mut rounds.parked);
+        drop(namespaces);
+        for requester in parked {
+            (self.hand_back)(requester);
         }
     }
 }
@@ -194,21 +194,21 @@ mod tests {
     impl World {
         /// Requests a round. A round that begins takes the time `takes`; a round of zero length has ended after the
         /// next pause.
-        fn look(self: &Arc<Self>, asker: Requester, takes: Duration) -> RoundLookup {
-            let (known, starts) = self.rounds.look_up_round("n", asker);
-            if starts {
+        fn look_up(self: &Arc<Self>, requester: Requester, duration: Duration) -> RoundLookup {
+            let (lookup, must_start) = self.rounds.look_up_round("n", requester);
+            if must_start {
                 let world = Arc::clone(self);
                 tokio::spawn(async move {
                     let judge = async {
                         world.judged.fetch_add(1, Ordering::Relaxed);
-                        tokio::time::sleep(takes).await;
-                        Round::with_time_spent(takes)
+                        tokio::time::sleep(duration).await;
+                        Round::with_elapsed(duration)
                     };
-                    let hand_back = |asker| world.handed.lock().push(asker);
+                    let hand_back = |requester| world.handed.lock().push(requester);
                     world.rounds.run_next_round("n", judge, hand_back).await;
                 });
             }
-            known
+            lookup
         }
 
         fn judged(&self) -> usize {
@@ -223,11 +223,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn all_lookups_share_one_round_and_requeue_once() {
         let world = Arc::new(World::default());
-        let takes = Duration::from_millis(40);
+        let duration = Duration::from_millis(40);
         for _ in 0..10 {
             for number in 0..PODS {
                 assert!(matches!(
-                    world.look(pod(number), takes),
+                    world.look_up(pod(number), duration),
                     RoundLookup::Pending
                 ));
             }
@@ -237,13 +237,16 @@ mod tests {
         assert_eq!((world.judged(), world.handed.lock().len()), (1, PODS));
         for number in 0..PODS {
             assert!(matches!(
-                world.look(pod(number), takes),
+                world.look_up(pod(number), duration),
                 RoundLookup::Fresh(_)
             ));
         }
         pause(2_000).await;
         assert_eq!((world.judged(), world.handed.lock().len()), (1, PODS));
-        assert!(matches!(world.look(pod(0), takes), RoundLookup::Pending)); // the round is too old
+        assert!(matches!(
+            world.look_up(pod(0), duration),
+            RoundLookup::Pending
+        )); // the round is too old
         pause(100).await;
         assert_eq!((world.judged(), world.handed.lock().len()), (2, PODS + 1));
     }
@@ -252,11 +255,11 @@ mod tests {
     async fn rounds_use_at_most_tenth_of_time() {
         for seconds in [1, 2, 10] {
             let world = Arc::new(World::default());
-            let takes = Duration::from_secs(seconds);
+            let duration = Duration::from_secs(seconds);
             for _ in 0..1_100 {
                 world.rounds.mark_changed("n");
                 for number in 0..PODS {
-                    world.look(pod(number), takes);
+                    world.look_up(pod(number), duration);
                 }
                 pause(100 * seconds).await;
             }
@@ -270,13 +273,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn change_during_a_round_brings_another_one() {
         let world = Arc::new(World::default());
-        world.look(pod(0), Duration::from_millis(10));
+        world.look_up(pod(0), Duration::from_millis(10));
         pause(5).await;
         world.rounds.mark_changed("n");
         pause(10).await;
         assert_eq!(world.handed.lock().len(), 1);
-        let known = world.look(pod(0), Duration::ZERO);
-        assert!(matches!(known, RoundLookup::Stale(_)));
+        let lookup = world.look_up(pod(0), Duration::ZERO);
+        assert!(matches!(lookup, RoundLookup::Stale(_)));
         pause(1_000).await;
         assert_eq!((world.judged(), world.handed.lock().len()), (2, 2));
     }
@@ -284,17 +287,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn panicked_round_requeues_parked_requesters() {
         let world = Arc::new(World::default());
-        let (_, starts) = world.rounds.look_up_round("n", pod(0));
-        assert!(starts);
+        let (_, must_start) = world.rounds.look_up_round("n", pod(0));
+        assert!(must_start);
         let failing = Arc::clone(&world);
         let ended = tokio::spawn(async move {
             let judge = async { std::panic::resume_unwind(Box::new("as asked")) };
-            let hand_back = |asker| failing.handed.lock().push(asker);
+            let hand_back = |requester| failing.handed.lock().push(requester);
             failing.rounds.run_next_round("n", judge, hand_back).await;
         });
         assert!(ended.await.unwrap_err().is_panic());
         assert_eq!(*world.handed.lock(), [pod(0)]);
-        world.look(pod(0), Duration::ZERO);
+        world.look_up(pod(0), Duration::ZERO);
         pause(10).await;
         assert_eq!(world.judged(), 0, "the namespace rests");
         pause(2_000).await;

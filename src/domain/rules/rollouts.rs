@@ -66,12 +66,12 @@ pub struct HeldRollout {
     pub name: String,
     /// The cause.
     pub cause: RolloutHeldCause,
-    /// Whether the rollout is blocked now. If false, the next rollout will be blocked.
+    /// Whether the rollout is held now. If false, the next rollout will be held.
     pub held_now: bool,
 }
 
-/// The condition `RolloutsHeld`. It is True while a rollout is blocked, and False with the reason `RecreateUnderRule`
-/// if the next rollout of a Deployment will be blocked. `None` if neither is the case.
+/// The condition `RolloutsHeld`. The condition is True while a rollout is held, and False with the reason
+/// `RecreateUnderRule` if the next rollout of a Deployment will be held. `None` if neither is the case.
 pub fn rollouts_held_condition(
     rules: &RuleSet,
     rollouts: &[HeldRollout],

@@ -94,10 +94,10 @@ impl EndpointVerifier {
         self.refusal.get().copied()
     }
 
-    fn refuse(&self, why: &'static str) -> Error {
-        let why = *self.refusal.get_or_init(|| why);
+    fn refuse(&self, reason: &'static str) -> Error {
+        let reason = *self.refusal.get_or_init(|| reason);
         Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(
-            std::io::Error::other(why),
+            std::io::Error::other(reason),
         ))))
     }
 }
@@ -128,17 +128,17 @@ impl ServerCertVerifier for EndpointVerifier {
         let Some(bundle) = &self.bundle else {
             return match by_system() {
                 Ok(()) => Ok(ServerCertVerified::assertion()),
-                Err(why) => Err(self.refuse(why)),
+                Err(reason) => Err(self.refuse(reason)),
             };
         };
-        if let Err(why) = bundle.verify(&served) {
+        if let Err(reason) = bundle.verify(&served) {
             if by_system().is_err() {
-                return Err(self.refuse(why));
+                return Err(self.refuse(reason));
             }
             self.warning.get_or_init(|| {
                 format!(
                     "the endpoint is verified by the system's root certificates, not by caBundle, which therefore \
-                     restricts nothing: correct caBundle or remove it ({why})"
+                     restricts nothing: correct caBundle or remove it ({reason})"
                 )
             });
         }

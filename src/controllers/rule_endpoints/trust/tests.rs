@@ -150,8 +150,8 @@ async fn assert_accepted(call: Call<'_>) {
     assert_eq!(call.outcome().await, Ok(None));
 }
 
-async fn assert_refused(call: Call<'_>, why: &str) {
-    assert_eq!(call.outcome().await, Err(why.to_owned()));
+async fn assert_refused(call: Call<'_>, reason: &str) {
+    assert_eq!(call.outcome().await, Err(reason.to_owned()));
 }
 
 #[tokio::test]
@@ -358,7 +358,7 @@ async fn stale_bundle_with_good_system_roots_is_accepted_with_warning() {
     let authority = authority();
     let served = issued(params(HOST), &authority);
     let stale = self_signed(ca_params("former")).pem();
-    for (bundle, why) in [(&*stale, NOT_IN_BUNDLE), ("garbage", UNREADABLE)] {
+    for (bundle, reason) in [(&*stale, NOT_IN_BUNDLE), ("garbage", UNREADABLE)] {
         let call = Call {
             system: roots(&[&authority]),
             ..call(&served, bundle)
@@ -368,7 +368,7 @@ async fn stale_bundle_with_good_system_roots_is_accepted_with_warning() {
             warning.contains("correct caBundle or remove it"),
             "{warning}"
         );
-        assert!(warning.contains(why), "{warning}");
+        assert!(warning.contains(reason), "{warning}");
     }
 }
 

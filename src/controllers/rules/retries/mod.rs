@@ -9,7 +9,7 @@
 //! Therefore the leader checks by a dry run whether the ledgers can be written, from the second wake on. It checks
 //! before the first wake too if the last write of the status failed, because the status contains the ledger.
 //!
-//! While the budget has no headroom, a Deployment may wait for its old ReplicaSet, see [`rollouts::StuckScaleDown`].
+//! While the budget has no headroom, the scale-down of an old ReplicaSet may be stuck, see [`rollouts::StuckScaleDown`].
 //! Then the leader sets `spec.replicas` of the ReplicaSet back to the number of its Pods.
 
 mod owner_backoff;
@@ -37,6 +37,7 @@ use self::wake::{OwnerWake, ledgers_covering_owner};
 use super::super::api_calls::call_api_again;
 use super::super::{ControllerContext, RuleObjectName, headroom};
 use super::rollouts::{self, ReplicaSets};
+use crate::cluster::gauges;
 use crate::cluster::index::{IndexState, NamespaceIndex, RuleEntry};
 use crate::cluster::owner_sizes::Workload;
 use crate::domain::rules::RuleSet;
@@ -51,7 +52,7 @@ const MAX_WAKES: u32 = 8;
 /// `spec.replicas` again each time.
 const MAX_SCALE_BACKS: u32 = 4;
 
-/// Reason of the Event on a Deployment that can't continue.
+/// Reason of the Event on a Deployment whose rollout is held.
 const ROLLOUT_HELD: &str = "RolloutHeld";
 
 /// An owner: namespace and UID.
@@ -61,33 +62,33 @@ type OwnerKey = (String, Uid);
 #[derive(Default)]
 pub struct Retries {
     owners: Mutex<HashMap<OwnerKey, OwnerBackoff>>,
-    set_backs: Mutex<HashMap<OwnerKey, OwnerBackoff>>,
+    scale_backs: Mutex<HashMap<OwnerKey, OwnerBackoff>>,
     released: ReleasedOwners,
     /// Rule objects with an owner that can't be read. Admission denies all their disruptions.
     denying: Mutex<HashSet<RuleObjectName>>,
     /// Rule objects whose last write of the status failed; the status contains the ledger. The value is true if the
-    /// ledger could not be written and wakes were held back.
+    /// ledger could not be written and wakes were left out.
     unwritable: Mutex<HashMap<RuleObjectName, bool>>,
 }
 
 /// The actions that are due for one rule object.
 #[derive(Default)]
 struct DueActions {
-    wake: Vec<OwnerWake>,
-    set_back: Vec<ScaleBack>,
+    wakes: Vec<OwnerWake>,
+    scale_backs: Vec<ScaleBack>,
     /// When to check the rule object again.
-    again: Option<Duration>,
+    requeue_after: Option<Duration>,
 }
 
 impl DueActions {
-    fn requeue_after(&mut self, pause: Duration) {
-        self.again = shorter_pause(self.again, pause);
+    fn requeue_in(&mut self, pause: Duration) {
+        self.requeue_after = shorter_pause(self.requeue_after, pause);
     }
 }
 
 /// The shorter of two pauses.
-fn shorter_pause(again: Option<Duration>, pause: Duration) -> Option<Duration> {
-    again.into_iter().chain([pause]).min()
+fn shorter_pause(known: Option<Duration>, pause: Duration) -> Option<Duration> {
+    known.into_iter().chain([pause]).min()
 }
 
 impl Retries {
@@ -96,28 +97,29 @@ impl Retries {
     /// when these owners have been woken, or at `stop`.
     pub async fn begin_term(&self, context: &ControllerContext, stop: &CancellationToken) {
         tokio::select! { () = stop.cancelled() => return, () = context.index.wait_listed() => {} }
-        let marked: Vec<String> = {
+        let labelled: Vec<String> = {
             let state = context.index.read_state();
-            let marked = state.namespaces().filter(|(_, home)| {
-                let labels = home.labels.as_ref();
+            let labelled = state.namespaces().filter(|(_, namespace_index)| {
+                let labels = namespace_index.labels.as_ref();
                 labels.is_some_and(|labels| {
                     NamespaceEnforcement::from_labels(labels) > NamespaceEnforcement::Unruled
                 })
             });
-            marked.map(|(name, _)| name.clone()).collect()
+            labelled.map(|(name, _)| name.clone()).collect()
         };
-        for namespace in &marked {
+        for namespace in &labelled {
             self.add_released_owners(context, namespace);
         }
         loop {
-            let mut again = None::<Duration>;
-            for namespace in &marked {
+            let mut requeue_after = None::<Duration>;
+            for namespace in &labelled {
                 let wake = self.wake_released(context, namespace);
                 let pause =
                     tokio::select! { () = stop.cancelled() => return, pause = wake => pause };
-                again = pause.map_or(again, |pause| shorter_pause(again, pause));
+                requeue_after =
+                    pause.map_or(requeue_after, |pause| shorter_pause(requeue_after, pause));
             }
-            let Some(pause) = again else {
+            let Some(pause) = requeue_after else {
                 return;
             };
             tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(pause) => {} }
@@ -169,12 +171,16 @@ impl Retries {
         }
     }
 
-    /// Gives the owners of a namespace all their tries again, because wakes were held back. Returns the time until the
+    /// Gives the owners of a namespace all their tries again, because wakes were left out. Returns the time until the
     /// first try.
     fn restart_backoffs(&self, namespace: &str) -> Option<Duration> {
         let (now, mut owners) = (Instant::now(), self.owners.lock());
-        let owners = owners.iter_mut().filter(|((of, _), _)| of == namespace);
-        owners.map(|(_, pace)| pace.restart_backoff(now)).min()
+        let owners = owners
+            .iter_mut()
+            .filter(|((owner_namespace, _), _)| owner_namespace == namespace);
+        owners
+            .map(|(_, backoff)| backoff.restart_backoff(now))
+            .min()
     }
 
     /// Wakes the owners of a rule object that have Pods to delete while the budget has headroom. `denying` says whether
@@ -191,43 +197,43 @@ impl Retries {
         };
         let mut due = self.collect_due_actions(context, name).await;
         self.send_due_wakes(context, &mut due).await;
-        for back in std::mem::take(&mut due.set_back) {
-            if back.send_scale_back(context).await
-                && let Some(pace) = self.set_backs.lock().get_mut(&back.key)
+        for scale_back in std::mem::take(&mut due.scale_backs) {
+            if scale_back.send_scale_back(context).await
+                && let Some(backoff) = self.scale_backs.lock().get_mut(&scale_back.key)
             {
-                due.requeue_after(pace.record_owner_write(Instant::now()));
+                due.requeue_in(backoff.record_owner_write(Instant::now()));
             }
         }
-        due.again
+        due.requeue_after
     }
 
     /// Wakes the owners that are due. If a ledger that holds the Pods of an owner can't be written, the owner is not
     /// woken, because each deletion would be denied. Before the first wake, only the ledgers whose last status write
     /// failed are checked.
     async fn send_due_wakes(&self, context: &ControllerContext, due: &mut DueActions) {
-        let mut asked = HashMap::new();
-        for wake in std::mem::take(&mut due.wake) {
-            let mut writable = true;
+        let mut writable_ledgers = HashMap::new();
+        for wake in std::mem::take(&mut due.wakes) {
+            let mut are_all_writable = true;
             for key in &wake.rules {
                 let name = (key.namespace.clone(), key.name.clone());
                 if wake.first && !self.is_unwritable(&name) {
                     continue;
                 }
-                let can = match asked.get(key) {
-                    Some(can) => *can,
+                let is_writable = match writable_ledgers.get(key) {
+                    Some(is_writable) => *is_writable,
                     None => self.check_ledger_writable(context, key, &name, due).await,
                 };
-                asked.insert(key.clone(), can);
-                writable &= can;
+                writable_ledgers.insert(key.clone(), is_writable);
+                are_all_writable &= is_writable;
             }
-            if !writable {
-                if let Some(pace) = self.owners.lock().get_mut(&wake.key) {
-                    pace.reset_tries();
+            if !are_all_writable {
+                if let Some(backoff) = self.owners.lock().get_mut(&wake.key) {
+                    backoff.reset_tries();
                 }
             } else if wake.send_wake(context).await
-                && let Some(pace) = self.owners.lock().get_mut(&wake.key)
+                && let Some(backoff) = self.owners.lock().get_mut(&wake.key)
             {
-                due.requeue_after(pace.record_owner_write(Instant::now()));
+                due.requeue_in(backoff.record_owner_write(Instant::now()));
             }
         }
     }
@@ -243,24 +249,24 @@ impl Retries {
         let Some(snapshot) = context.ledgers.latest_snapshot(key) else {
             return false; // the run for the deleted rule wakes the owners
         };
-        let asked = context
+        let dry_run = context
             .ledgers
             .store()
             .dry_run_claims(key, &snapshot.claims);
         let failing = self.is_unwritable(name);
-        let can = call_api_again("write a ledger (dry run)", failing, asked).await;
-        match can {
+        let is_kept = call_api_again("write a ledger (dry run)", failing, dry_run).await;
+        match is_kept {
             Ok(true) => {
-                let held_back = self.unwritable.lock().remove(name).unwrap_or(false);
-                if held_back && let Some(pause) = self.restart_backoffs(&name.0) {
-                    due.requeue_after(pause);
+                let left_out = self.unwritable.lock().remove(name).unwrap_or(false);
+                if left_out && let Some(pause) = self.restart_backoffs(&name.0) {
+                    due.requeue_in(pause);
                 }
             }
             Ok(false) | Err(_) => {
                 self.unwritable.lock().insert(name.clone(), true);
             }
         }
-        can.is_ok_and(|kept| kept)
+        is_kept.is_ok_and(|is_kept| is_kept)
     }
 
     async fn collect_due_actions(
@@ -271,92 +277,102 @@ impl Retries {
         let free = self.count_free_by_owner(context, name).await;
         let mut due = DueActions::default();
         let state = context.index.read_state();
-        let (Some(home), Some(entry)) = (state.namespace(&name.0), state.rule(&name.0, &name.1))
+        let (Some(namespace_index), Some(entry)) =
+            (state.namespace(&name.0), state.rule(&name.0, &name.1))
         else {
             return due;
         };
         let now = Instant::now();
         let mut owners = self.owners.lock();
-        owners.retain(|(namespace, uid), _| *namespace != name.0 || home.has_workload(uid));
-        let sets = OnceCell::new();
+        owners.retain(|(namespace, uid), _| {
+            *namespace != name.0 || namespace_index.has_workload(uid)
+        });
+        let replica_sets = OnceCell::new();
         for uid in entry.tally.owners() {
             let key = (name.0.clone(), uid.clone());
-            let held = |w: &&Workload| owner_state::has_pods_to_delete(home, uid, w);
-            let Some(workload) = home.workload(uid).filter(held) else {
+            let deletes_pods =
+                |w: &&Workload| owner_state::has_pods_to_delete(namespace_index, uid, w);
+            let Some(workload) = namespace_index.workload(uid).filter(deletes_pods) else {
                 owners.remove(&key);
                 continue;
             };
             let Some(free) = free.get(uid) else {
                 continue; // the owner was added just now: its event enqueues the rule
             };
-            let seen = OwnerState::from_owner(home, uid, workload, *free);
-            let pod = owner_state::pod_to_annotate(home, uid).filter(|_| seen.free > 0);
+            let owner_state = OwnerState::from_owner(namespace_index, uid, workload, *free);
+            let pod =
+                owner_state::pod_to_annotate(namespace_index, uid).filter(|_| owner_state.free > 0);
             let Some(pod) = pod else {
                 owners.remove(&key); // so that headroom that appears later starts a new backoff
-                let sets = sets.get_or_init(|| ReplicaSets::from_namespace(home));
-                let place = (&*state, home, entry);
-                self.handle_no_headroom(context, place, sets, (uid, workload), &mut due);
+                let replica_sets =
+                    replica_sets.get_or_init(|| ReplicaSets::from_namespace(namespace_index));
+                let rule = (&*state, namespace_index, entry);
+                self.handle_no_headroom(context, rule, replica_sets, (uid, workload), &mut due);
                 continue;
             };
-            let pace = owners.entry(key.clone());
-            let pace = pace.or_insert_with(|| OwnerBackoff::new(seen, now, MAX_WAKES));
-            match pace.decide_for_state(seen, now) {
+            let backoff = owners.entry(key.clone());
+            let backoff = backoff.or_insert_with(|| OwnerBackoff::new(owner_state, now, MAX_WAKES));
+            match backoff.decide_for_state(owner_state, now) {
                 BackoffDecision::Wake(pause) => {
-                    let rules = ledgers_covering_owner(context, &name.0, home, uid);
-                    due.wake.push(OwnerWake::new_wake(&key, pod, pace, rules));
-                    due.requeue_after(pause);
+                    let rules = ledgers_covering_owner(context, &name.0, namespace_index, uid);
+                    due.wakes
+                        .push(OwnerWake::new_wake(&key, pod, backoff, rules));
+                    due.requeue_in(pause);
                 }
-                BackoffDecision::Wait(pause) => due.requeue_after(pause),
+                BackoffDecision::Wait(pause) => due.requeue_in(pause),
                 BackoffDecision::Rest => {}
             }
         }
         due
     }
 
-    /// How many Pods of each owner may go by all rules, for the owners of a rule object that have Pods to delete. The
+    /// How many Pods of each owner all rules allow to disrupt, for the owners of a rule object that have Pods to delete. The
     /// index is locked for short times only: a change in between enqueues the rule object again.
     async fn count_free_by_owner(
         &self,
         context: &ControllerContext,
         name: &RuleObjectName,
     ) -> HashMap<Uid, usize> {
-        let (held, rules) = {
+        let (deleting_owners, rules) = {
             let state = context.index.read_state();
-            let (Some(home), Some(entry)) =
+            let (Some(namespace_index), Some(entry)) =
                 (state.namespace(&name.0), state.rule(&name.0, &name.1))
             else {
                 return HashMap::new();
             };
-            let deletes_more = |uid: &&Uid| {
-                let workload = home.workload(uid);
-                workload
-                    .is_some_and(|workload| owner_state::has_pods_to_delete(home, uid, workload))
+            let deletes_pods = |uid: &&Uid| {
+                let workload = namespace_index.workload(uid);
+                workload.is_some_and(|workload| {
+                    owner_state::has_pods_to_delete(namespace_index, uid, workload)
+                })
             };
-            let held: Vec<Uid> = entry.tally.owners().filter(deletes_more).cloned().collect();
-            let is_free = held.is_empty() || is_namespace_excluded(context, &name.0, home);
+            let owners = entry.tally.owners().filter(deletes_pods);
+            let owners: Vec<Uid> = owners.cloned().collect();
+            let is_free =
+                owners.is_empty() || is_namespace_excluded(context, &name.0, namespace_index);
             // If a rule selects a Pod of an owner, its tally contains the owner.
-            let rules = home
-                .rules
-                .iter()
-                .filter(|(_, entry)| !is_free && held.iter().any(|uid| entry.tally.has_owner(uid)));
+            let rules = namespace_index.rules.iter().filter(|(_, entry)| {
+                !is_free && owners.iter().any(|uid| entry.tally.has_owner(uid))
+            });
             let rules: Vec<String> = rules.map(|(rule, _)| rule.clone()).collect();
-            (held, rules)
+            (owners, rules)
         };
-        let closed = self.rules_without_headroom(context, &name.0, rules).await;
+        let exhausted = self.rules_without_headroom(context, &name.0, rules).await;
         let mut free = HashMap::new();
-        for uid in held {
+        for uid in deleting_owners {
             let pods: Vec<_> = {
                 let state = context.index.read_state();
-                let home = state.namespace(&name.0).into_iter();
-                home.flat_map(|home| home.living_pods_of(&uid).cloned())
+                let namespace = state.namespace(&name.0).into_iter();
+                namespace
+                    .flat_map(|n| n.living_pods_of(&uid).cloned())
                     .collect()
             };
-            free.insert(uid, owner_state::count_free_pods(&pods, &closed).await);
+            free.insert(uid, owner_state::count_free_pods(&pods, &exhausted).await);
         }
         free
     }
 
-    /// The rules among `rules` that let no available Pod go. The index is locked for one rule at a time, because the
+    /// The rules among `rules` that allow no disruption of an available Pod. The index is locked for one rule at a time, because the
     /// time depends on the number of its claims.
     async fn rules_without_headroom(
         &self,
@@ -364,10 +380,10 @@ impl Retries {
         namespace: &str,
         rules: Vec<String>,
     ) -> Vec<Arc<RuleSet>> {
-        let mut closed = Vec::new();
+        let mut exhausted = Vec::new();
         for rule in rules {
             let name = (namespace.to_owned(), rule);
-            let denies = {
+            let denied = {
                 let state = context.index.read_state();
                 let entry = state.rule(namespace, &name.1);
                 entry.and_then(|entry| {
@@ -376,51 +392,59 @@ impl Retries {
                     denies.then(|| Arc::clone(&entry.snapshot.rules))
                 })
             };
-            closed.extend(denies);
+            exhausted.extend(denied);
             yield_now().await;
         }
-        closed
+        exhausted
     }
 
-    /// Handles an owner that has Pods to delete while the rules let none of them go.
+    /// Handles an owner that has Pods to delete while the rules allow no disruption of them.
     fn handle_no_headroom(
         &self,
         context: &ControllerContext,
-        (state, home, entry): (&IndexState, &NamespaceIndex, &RuleEntry),
-        sets: &ReplicaSets<'_>,
+        (state, namespace_index, entry): (&IndexState, &NamespaceIndex, &RuleEntry),
+        replica_sets: &ReplicaSets<'_>,
         (uid, workload): (&Uid, &Workload),
         due: &mut DueActions,
     ) {
         let rules = &entry.snapshot.rules;
-        let mut set_backs = self.set_backs.lock();
-        set_backs
-            .retain(|(namespace, uid), _| *namespace != rules.namespace || home.has_workload(uid));
-        if let Some(overhang) = rollouts::find_stuck_scale_down(home, sets, uid, workload) {
-            let (now, seen) = (Instant::now(), overhang.scale_down_state(home, uid));
+        let mut scale_backs = self.scale_backs.lock();
+        scale_backs.retain(|(namespace, uid), _| {
+            *namespace != rules.namespace || namespace_index.has_workload(uid)
+        });
+        let stuck = rollouts::find_stuck_scale_down(namespace_index, replica_sets, uid, workload);
+        if let Some(stuck) = stuck {
+            let (now, owner_state) = (Instant::now(), stuck.scale_down_state(namespace_index, uid));
             let key = (rules.namespace.clone(), uid.clone());
-            let pace = set_backs.entry(key);
-            let pace = pace.or_insert_with(|| OwnerBackoff::new(seen, now, MAX_SCALE_BACKS));
-            let turn = pace.decide_for_state(seen, now);
-            match turn {
+            let backoff = scale_backs.entry(key);
+            let backoff =
+                backoff.or_insert_with(|| OwnerBackoff::new(owner_state, now, MAX_SCALE_BACKS));
+            let decision = backoff.decide_for_state(owner_state, now);
+            match decision {
                 BackoffDecision::Wake(pause) => {
-                    let set = (uid, workload);
-                    due.set_back
-                        .extend(ScaleBack::from_stuck_rollout(rules, set, &overhang, pace));
-                    due.requeue_after(pause);
+                    let scale_back =
+                        ScaleBack::from_stuck_scale_down(rules, (uid, workload), &stuck, backoff);
+                    due.scale_backs.extend(scale_back);
+                    due.requeue_in(pause);
                 }
-                BackoffDecision::Wait(pause) => due.requeue_after(pause),
+                BackoffDecision::Wait(pause) => due.requeue_in(pause),
                 BackoffDecision::Rest => {}
             }
-            if turn != BackoffDecision::Rest && !pace.is_failing() {
+            if decision != BackoffDecision::Rest && !backoff.is_failing() {
                 return;
             }
         }
-        if let Some((about, message)) =
-            stalled_deployment(context, (state, home, entry), sets, uid, workload)
-        {
+        let held = held_deployment(
+            context,
+            (state, namespace_index, entry),
+            replica_sets,
+            uid,
+            workload,
+        );
+        if let Some((deployment, message)) = held {
             context
                 .events
-                .record_event(&about, true, ROLLOUT_HELD, &message);
+                .record_event(&deployment, true, ROLLOUT_HELD, &message);
         }
     }
 }
@@ -429,27 +453,32 @@ impl Retries {
 fn is_namespace_excluded(
     context: &ControllerContext,
     namespace: &str,
-    home: &NamespaceIndex,
+    namespace_index: &NamespaceIndex,
 ) -> bool {
-    let own = Some(context.namespace.as_str());
-    conditions::exclusion_reason(namespace, home.labels.as_ref(), own).is_some()
+    let labels = namespace_index.labels.as_ref();
+    conditions::exclusion_reason(namespace, labels, Some(&context.namespace)).is_some()
 }
 
-/// The Deployment that can't continue by itself, and the reason.
-fn stalled_deployment(
+/// The Deployment whose rollout is held, and the message of the Event about it.
+fn held_deployment(
     context: &ControllerContext,
-    (state, home, entry): (&IndexState, &NamespaceIndex, &RuleEntry),
-    sets: &ReplicaSets<'_>,
+    (state, namespace_index, entry): (&IndexState, &NamespaceIndex, &RuleEntry),
+    replica_sets: &ReplicaSets<'_>,
     uid: &Uid,
     replica_set: &Workload,
 ) -> Option<(ObjectReference, String)> {
     let rules = &entry.snapshot.rules;
-    let limit = headroom::rule_gauges(&context.ledgers, state, entry)?.limit;
-    let (deployment, cause) =
-        rollouts::rollout_held_cause(home, sets, rules, uid, replica_set, limit)?;
-    let about = deployment_reference(rules, replica_set, deployment)?;
+    let limit = gauges::rule_gauges(&context.ledgers, state, entry).limit;
+    let (deployment, cause) = rollouts::rollout_held_cause(
+        namespace_index,
+        replica_sets,
+        rules,
+        uid,
+        replica_set,
+        limit,
+    )?;
     Some((
-        about,
+        deployment_reference(rules, replica_set, deployment)?,
         cause.describe_deployment(&deployment.name, &rules.name),
     ))
 }

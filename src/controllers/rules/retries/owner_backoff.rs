@@ -19,8 +19,8 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct OwnerBackoff {
     tried_state: OwnerState,
-    most: u32,
-    begun: Instant,
+    max_tries: u32,
+    started_at: Instant,
     /// Writes that succeeded.
     tries: u32,
     /// Attempts since the last write that succeeded. The latest attempt counts until
@@ -41,12 +41,12 @@ pub enum BackoffDecision {
 }
 
 impl OwnerBackoff {
-    /// An owner that is woken from `now` on, at most `most` times while its state stays `seen`.
-    pub fn new(tried_state: OwnerState, now: Instant, most: u32) -> OwnerBackoff {
+    /// An owner that is woken from `now` on, at most `max_tries` times while its state stays `tried_state`.
+    pub fn new(tried_state: OwnerState, now: Instant, max_tries: u32) -> OwnerBackoff {
         OwnerBackoff {
             tried_state,
-            most,
-            begun: now,
+            max_tries,
+            started_at: now,
             tries: 0,
             failures: 0,
             due: now + INITIAL_DELAY,
@@ -54,16 +54,16 @@ impl OwnerBackoff {
     }
 
     /// Decides for the owner at `now`. If its state has changed, the owner gets all its tries again.
-    pub fn decide_for_state(&mut self, seen: OwnerState, now: Instant) -> BackoffDecision {
-        if self.tried_state != seen {
-            *self = OwnerBackoff::new(seen, now, self.most);
+    pub fn decide_for_state(&mut self, state: OwnerState, now: Instant) -> BackoffDecision {
+        if self.tried_state != state {
+            *self = OwnerBackoff::new(state, now, self.max_tries);
         }
         self.decide_attempt(now)
     }
 
     /// As [`OwnerBackoff::decide_for_state`], for an owner that gets no further tries when it changes.
     pub fn decide_attempt(&mut self, now: Instant) -> BackoffDecision {
-        if self.tries >= self.most {
+        if self.tries >= self.max_tries {
             return BackoffDecision::Rest;
         }
         if now < self.due {
@@ -88,7 +88,7 @@ impl OwnerBackoff {
     /// Starts from the beginning at `now`, because the reason why the tries had no effect is gone. Returns the time
     /// until the next decision.
     pub fn restart_backoff(&mut self, now: Instant) -> Duration {
-        *self = OwnerBackoff::new(self.tried_state, now, self.most);
+        *self = OwnerBackoff::new(self.tried_state, now, self.max_tries);
         INITIAL_DELAY
     }
 
@@ -104,7 +104,7 @@ impl OwnerBackoff {
 
     /// How long ago this backoff began.
     pub fn age(&self, now: Instant) -> Duration {
-        now - self.begun
+        now - self.started_at
     }
 
     /// Schedules the next attempt. Returns the pause until then.
@@ -121,9 +121,9 @@ impl OwnerBackoff {
 mod tests {
     use super::*;
 
-    const MOST: u32 = 8;
+    const MAX_TRIES: u32 = 8;
 
-    const SEEN: OwnerState = OwnerState {
+    const STATE: OwnerState = OwnerState {
         version: 1,
         alive: 5,
         free: 5,
@@ -131,32 +131,32 @@ mod tests {
     };
 
     /// How many times an owner that does not change is woken in 1,000 s.
-    fn woken(pace: &mut OwnerBackoff, seen: OwnerState, now: &mut Instant) -> u32 {
-        let mut woken = 0;
+    fn count_wakes(backoff: &mut OwnerBackoff, state: OwnerState, now: &mut Instant) -> u32 {
+        let mut wakes = 0;
         for _ in 0..1_000 {
             *now += Duration::from_secs(1);
-            if let BackoffDecision::Wake(_) = pace.decide_for_state(seen, *now) {
-                pace.record_owner_write(*now);
-                woken += 1;
+            if let BackoffDecision::Wake(_) = backoff.decide_for_state(state, *now) {
+                backoff.record_owner_write(*now);
+                wakes += 1;
             }
         }
-        woken
+        wakes
     }
 
     #[test]
     fn controller_gets_time_to_act_by_itself() {
         let now = Instant::now();
-        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
+        let mut backoff = OwnerBackoff::new(STATE, now, MAX_TRIES);
         assert_eq!(
-            pace.decide_for_state(SEEN, now),
+            backoff.decide_for_state(STATE, now),
             BackoffDecision::Wait(INITIAL_DELAY)
         );
         assert_eq!(
-            pace.decide_for_state(SEEN, now + INITIAL_DELAY),
+            backoff.decide_for_state(STATE, now + INITIAL_DELAY),
             BackoffDecision::Wake(2 * INITIAL_DELAY)
         );
         assert_eq!(
-            pace.decide_for_state(SEEN, now + INITIAL_DELAY),
+            backoff.decide_for_state(STATE, now + INITIAL_DELAY),
             BackoffDecision::Wait(2 * INITIAL_DELAY)
         );
     }
@@ -164,52 +164,57 @@ mod tests {
     #[test]
     fn unresponsive_owner_is_not_woken_until_it_changes() {
         let mut now = Instant::now();
-        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
-        assert_eq!(woken(&mut pace, SEEN, &mut now), MOST);
-        assert_eq!(pace.decide_for_state(SEEN, now), BackoffDecision::Rest);
-        let changed = OwnerState { alive: 4, ..SEEN };
+        let mut backoff = OwnerBackoff::new(STATE, now, MAX_TRIES);
+        assert_eq!(count_wakes(&mut backoff, STATE, &mut now), MAX_TRIES);
+        assert_eq!(backoff.decide_for_state(STATE, now), BackoffDecision::Rest);
+        let changed = OwnerState { alive: 4, ..STATE };
         assert_eq!(
-            pace.decide_for_state(changed, now),
+            backoff.decide_for_state(changed, now),
             BackoffDecision::Wait(INITIAL_DELAY)
         );
     }
 
     #[test]
-    fn room_for_another_pod_or_an_edited_rule_wakes_again() {
+    fn more_headroom_or_edited_rule_wakes_again() {
         for changed in [
-            OwnerState { free: 6, ..SEEN },
-            OwnerState { rules: 2, ..SEEN },
+            OwnerState { free: 6, ..STATE },
+            OwnerState { rules: 2, ..STATE },
         ] {
             let mut now = Instant::now();
-            let mut pace = OwnerBackoff::new(SEEN, now, MOST);
-            woken(&mut pace, SEEN, &mut now);
-            assert_eq!(woken(&mut pace, changed, &mut now), MOST, "{changed:?}");
+            let mut backoff = OwnerBackoff::new(STATE, now, MAX_TRIES);
+            count_wakes(&mut backoff, STATE, &mut now);
+            assert_eq!(
+                count_wakes(&mut backoff, changed, &mut now),
+                MAX_TRIES,
+                "{changed:?}"
+            );
         }
     }
 
     #[test]
-    fn owner_that_was_released_gets_its_tries_once() {
+    fn released_owner_gets_its_tries_once() {
         let mut now = Instant::now();
-        let mut pace = OwnerBackoff::new(SEEN, now, 2);
-        let mut turns = Vec::new();
+        let mut backoff = OwnerBackoff::new(STATE, now, 2);
+        let mut decisions = Vec::new();
         for _ in 0..3 {
             now += Duration::from_secs(1);
-            let turn = pace.decide_attempt(now);
-            if let BackoffDecision::Wake(_) = turn {
-                pace.record_owner_write(now);
+            let decision = backoff.decide_attempt(now);
+            if let BackoffDecision::Wake(_) = decision {
+                backoff.record_owner_write(now);
             }
-            turns.push(turn);
+            decisions.push(decision);
         }
         let pauses = [2, 4].map(|times| BackoffDecision::Wake(times * INITIAL_DELAY));
-        assert_eq!(turns[..2], pauses);
-        assert_eq!(turns[2], BackoffDecision::Rest);
+        assert_eq!(decisions[..2], pauses);
+        assert_eq!(decisions[2], BackoffDecision::Rest);
     }
+
     /// Lets every attempt fail for this many seconds. Returns the pauses.
-    fn refused(pace: &mut OwnerBackoff, now: &mut Instant, seconds: u64) -> Vec<Duration> {
+    fn fail_attempts(backoff: &mut OwnerBackoff, now: &mut Instant, seconds: u64) -> Vec<Duration> {
         let mut pauses = Vec::new();
         for _ in 0..seconds {
             *now += Duration::from_secs(1);
-            if let BackoffDecision::Wake(pause) = pace.decide_for_state(SEEN, *now) {
+            if let BackoffDecision::Wake(pause) = backoff.decide_for_state(STATE, *now) {
                 pauses.push(pause);
             }
         }
@@ -219,8 +224,8 @@ mod tests {
     #[test]
     fn failed_write_is_repeated_with_growing_pauses() {
         let mut now = Instant::now();
-        let mut pace = OwnerBackoff::new(SEEN, now, 2);
-        let pauses = refused(&mut pace, &mut now, 1_000);
+        let mut backoff = OwnerBackoff::new(STATE, now, 2);
+        let pauses = fail_attempts(&mut backoff, &mut now, 1_000);
         assert!(pauses.is_sorted(), "{pauses:?}");
         assert_eq!(pauses[..3], [2, 4, 8].map(|times| times * INITIAL_DELAY));
         assert_eq!(pauses.last(), Some(&MAX_DELAY));
@@ -230,53 +235,53 @@ mod tests {
     #[test]
     fn failed_write_does_not_count_as_try() {
         let mut now = Instant::now();
-        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
-        refused(&mut pace, &mut now, 1_000);
-        assert!(pace.is_failing());
-        assert_eq!(woken(&mut pace, SEEN, &mut now), MOST);
-        assert!(!pace.is_failing());
+        let mut backoff = OwnerBackoff::new(STATE, now, MAX_TRIES);
+        fail_attempts(&mut backoff, &mut now, 1_000);
+        assert!(backoff.is_failing());
+        assert_eq!(count_wakes(&mut backoff, STATE, &mut now), MAX_TRIES);
+        assert!(!backoff.is_failing());
     }
 
     #[test]
-    fn first_write_after_failed_ones_shortens_the_pauses() {
+    fn first_write_after_failures_shortens_the_pauses() {
         let mut now = Instant::now();
-        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
-        refused(&mut pace, &mut now, 1_000);
+        let mut backoff = OwnerBackoff::new(STATE, now, MAX_TRIES);
+        fail_attempts(&mut backoff, &mut now, 1_000);
         now += MAX_DELAY;
         assert_eq!(
-            pace.decide_for_state(SEEN, now),
+            backoff.decide_for_state(STATE, now),
             BackoffDecision::Wake(MAX_DELAY)
         );
-        assert_eq!(pace.record_owner_write(now), 2 * INITIAL_DELAY);
-        let again = pace.decide_for_state(SEEN, now + 2 * INITIAL_DELAY);
-        assert_eq!(again, BackoffDecision::Wake(4 * INITIAL_DELAY));
+        assert_eq!(backoff.record_owner_write(now), 2 * INITIAL_DELAY);
+        let decision = backoff.decide_for_state(STATE, now + 2 * INITIAL_DELAY);
+        assert_eq!(decision, BackoffDecision::Wake(4 * INITIAL_DELAY));
     }
 
     #[test]
     fn ineffective_tries_are_reset() {
         let mut now = Instant::now();
-        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
-        for _ in 0..MOST - 1 {
+        let mut backoff = OwnerBackoff::new(STATE, now, MAX_TRIES);
+        for _ in 0..MAX_TRIES - 1 {
             now += MAX_DELAY;
-            pace.decide_for_state(SEEN, now);
-            pace.record_owner_write(now);
+            backoff.decide_for_state(STATE, now);
+            backoff.record_owner_write(now);
         }
-        pace.reset_tries();
-        assert_eq!(woken(&mut pace, SEEN, &mut now), MOST);
-        assert_eq!(pace.restart_backoff(now), INITIAL_DELAY);
-        assert_eq!(woken(&mut pace, SEEN, &mut now), MOST);
+        backoff.reset_tries();
+        assert_eq!(count_wakes(&mut backoff, STATE, &mut now), MAX_TRIES);
+        assert_eq!(backoff.restart_backoff(now), INITIAL_DELAY);
+        assert_eq!(count_wakes(&mut backoff, STATE, &mut now), MAX_TRIES);
     }
 
     #[test]
     fn only_first_attempt_is_marked_first() {
         let now = Instant::now();
-        let mut pace = OwnerBackoff::new(SEEN, now, MOST);
-        pace.decide_for_state(SEEN, now + INITIAL_DELAY);
-        assert!(pace.is_first_attempt());
-        pace.decide_for_state(SEEN, now + MAX_DELAY);
-        assert!(!pace.is_first_attempt(), "the attempt before failed");
-        pace.record_owner_write(now + MAX_DELAY);
-        pace.decide_for_state(SEEN, now + 2 * MAX_DELAY);
-        assert!(!pace.is_first_attempt(), "the try before was in vain");
+        let mut backoff = OwnerBackoff::new(STATE, now, MAX_TRIES);
+        backoff.decide_for_state(STATE, now + INITIAL_DELAY);
+        assert!(backoff.is_first_attempt());
+        backoff.decide_for_state(STATE, now + MAX_DELAY);
+        assert!(!backoff.is_first_attempt(), "the attempt before failed");
+        backoff.record_owner_write(now + MAX_DELAY);
+        backoff.decide_for_state(STATE, now + 2 * MAX_DELAY);
+        assert!(!backoff.is_first_attempt(), "the try before was in vain");
     }
 }

@@ -8,12 +8,10 @@ use tokio::task::yield_now;
 use crate::cluster::index::{NamespaceIndex, RuleEntry};
 use crate::cluster::kind::WatchedKind;
 use crate::cluster::owner_sizes::Workload;
+use crate::controllers::yielder::STEPS_PER_YIELD;
 use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
 use crate::ledger::store::Uid;
-
-/// After this many selector matches, other tasks may run.
-const MATCHES_PER_YIELD: usize = 1_000;
 
 /// The state of an owner. A difference means that its controller did something, or has something new to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,31 +29,31 @@ pub struct OwnerState {
 impl OwnerState {
     /// The present state of the owner. `free` is the result of [`count_free_pods`] for its Pods.
     pub fn from_owner(
-        home: &NamespaceIndex,
+        namespace_index: &NamespaceIndex,
         uid: &Uid,
         workload: &Workload,
         free: usize,
     ) -> OwnerState {
         OwnerState {
             version: workload.version,
-            alive: home.living_pods_of(uid).count(),
+            alive: namespace_index.living_pods_of(uid).count(),
             free,
             rules: rules_fingerprint(
-                rules_counting_owner(home, uid).map(|entry| &*entry.snapshot.rules),
+                rules_counting_owner(namespace_index, uid).map(|entry| &*entry.snapshot.rules),
             ),
         }
     }
 }
 
-/// How many of these Pods are selected by none of the rules in `closed`, the rules of their namespace without headroom.
+/// How many of these Pods are selected by none of the rules in `exhausted`, the rules of their namespace without headroom.
 /// This function takes time in proportion to Pods × rules; do not hold a lock during the call.
-pub async fn count_free_pods(pods: &[Arc<Pod>], closed: &[Arc<RuleSet>]) -> usize {
+pub async fn count_free_pods(pods: &[Arc<Pod>], exhausted: &[Arc<RuleSet>]) -> usize {
     let (mut free, mut matched) = (0, 0);
     for pod in pods {
-        let is_held = closed.iter().any(|rules| rules.selects(pod));
+        let is_held = exhausted.iter().any(|rules| rules.selects(pod));
         free += usize::from(!is_held);
-        matched += 1 + closed.len();
-        if matched >= MATCHES_PER_YIELD {
+        matched += 1 + exhausted.len();
+        if matched >= STEPS_PER_YIELD {
             matched = 0;
             yield_now().await;
         }
@@ -65,10 +63,10 @@ pub async fn count_free_pods(pods: &[Arc<Pod>], closed: &[Arc<RuleSet>]) -> usiz
 
 /// The rule objects whose tally contains the owner.
 pub fn rules_counting_owner<'a>(
-    home: &'a NamespaceIndex,
+    namespace_index: &'a NamespaceIndex,
     uid: &'a Uid,
 ) -> impl Iterator<Item = &'a RuleEntry> {
-    let rules = home.rules.values();
+    let rules = namespace_index.rules.values();
     rules.filter(|entry| entry.tally.has_owner(uid))
 }
 
@@ -82,25 +80,33 @@ pub fn rules_fingerprint<'a>(rules: impl Iterator<Item = &'a RuleSet>) -> u64 {
 }
 
 /// The living Pod whose annotation is changed to wake the owner's controller. Any living Pod would do.
-pub fn pod_to_annotate<'a>(home: &'a NamespaceIndex, uid: &str) -> Option<&'a Arc<Pod>> {
-    home.living_pods_of(uid)
+pub fn pod_to_annotate<'a>(namespace_index: &'a NamespaceIndex, uid: &str) -> Option<&'a Arc<Pod>> {
+    namespace_index
+        .living_pods_of(uid)
         .min_by(|a, b| a.metadata.name.cmp(&b.metadata.name))
 }
 
 /// Whether the owner's controller has to delete Pods: the owner has more Pods than it wants, or its rollout is not
 /// finished. CollaSets are left out, because this server's own controller uses the wait queue of the rule.
-pub fn has_pods_to_delete(home: &NamespaceIndex, uid: &str, workload: &Workload) -> bool {
-    workload.kind != WatchedKind::CollaSet && (home.surplus_pods(uid) > 0 || workload.rolling)
+pub fn has_pods_to_delete(
+    namespace_index: &NamespaceIndex,
+    uid: &str,
+    workload: &Workload,
+) -> bool {
+    workload.kind != WatchedKind::CollaSet
+        && (namespace_index.surplus_pods(uid) > 0 || workload.rolling)
 }
 
 /// Owners with Pods to delete that no rule object covers.
-pub fn uncovered_owners(home: &NamespaceIndex) -> impl Iterator<Item = &Uid> {
-    let owners = home.workloads();
-    let owners = owners.filter(|(uid, workload)| has_pods_to_delete(home, uid, workload));
-    let owners = owners.filter(|(uid, _)| rules_counting_owner(home, uid).next().is_none());
+pub fn uncovered_owners(namespace_index: &NamespaceIndex) -> impl Iterator<Item = &Uid> {
+    let owners = namespace_index.workloads();
+    let owners =
+        owners.filter(|(uid, workload)| has_pods_to_delete(namespace_index, uid, workload));
+    let owners =
+        owners.filter(|(uid, _)| rules_counting_owner(namespace_index, uid).next().is_none());
     owners
         .map(|(uid, _)| uid)
-        .filter(|uid| home.living_pods_of(uid).next().is_some())
+        .filter(|uid| namespace_index.living_pods_of(uid).next().is_some())
 }
 
 #[cfg(test)]
@@ -142,7 +148,7 @@ mod tests {
         index.apply_rule(serde_json::from_value(rule).unwrap());
     }
 
-    /// A StatefulSet with three Pods in a rollout. One rule covers all Pods, another one only `web-0`.
+    /// A StatefulSet with three Pods in a rollout. One rule covers all Pods, another rule only `web-0`.
     fn index() -> Index {
         let index = Index::default();
         put_rule(&index, "all", json!({ "app": "web" }), 1);
@@ -160,16 +166,21 @@ mod tests {
         index
     }
 
-    fn seen(index: &Index, closed: &[&str]) -> OwnerState {
+    fn owner_state(index: &Index, exhausted: &[&str]) -> OwnerState {
         let state = index.read_state();
-        let home = state.namespace("n").unwrap();
-        let closed = closed
+        let namespace_index = state.namespace("n").unwrap();
+        let exhausted = exhausted
             .iter()
-            .map(|name| Arc::clone(&home.rules[*name].snapshot.rules));
-        let (uid, closed): (_, Vec<_>) = (Uid::from("set"), closed.collect());
-        let pods: Vec<_> = home.living_pods_of(&uid).cloned().collect();
-        let free = count_free_pods(&pods, &closed).now_or_never().unwrap();
-        OwnerState::from_owner(home, &uid, home.workload("set").unwrap(), free)
+            .map(|name| Arc::clone(&namespace_index.rules[*name].snapshot.rules));
+        let (uid, exhausted): (_, Vec<_>) = (Uid::from("set"), exhausted.collect());
+        let pods: Vec<_> = namespace_index.living_pods_of(&uid).cloned().collect();
+        let free = count_free_pods(&pods, &exhausted).now_or_never().unwrap();
+        OwnerState::from_owner(
+            namespace_index,
+            &uid,
+            namespace_index.workload("set").unwrap(),
+            free,
+        )
     }
 
     #[test]
@@ -177,42 +188,48 @@ mod tests {
         let index = index();
         let state = index.read_state();
         let rules = &state.namespace("n").unwrap().rules;
-        let never: Vec<_> = repeat_n(&rules["first"].snapshot.rules, 200)
+        let exhausted: Vec<_> = repeat_n(&rules["first"].snapshot.rules, 200)
             .cloned()
             .collect();
         let free_pod = Arc::new(pod("web-1", json!({ "pod": "1" })));
         let pods: Vec<_> = repeat_n(free_pod, 100).collect();
-        let mut counting = pin!(count_free_pods(&pods, &never));
+        let mut counting = pin!(count_free_pods(&pods, &exhausted));
         let mut context = Context::from_waker(Waker::noop());
         let mut parts = 1;
-        let found = loop {
+        let free = loop {
             match counting.as_mut().poll(&mut context) {
-                Poll::Ready(found) => break found,
+                Poll::Ready(free) => break free,
                 Poll::Pending => parts += 1,
             }
         };
-        assert_eq!(found, 100);
-        assert!(parts >= 20_000 / MATCHES_PER_YIELD, "{parts}");
+        assert_eq!(free, 100);
+        assert!(parts >= 20_000 / STEPS_PER_YIELD, "{parts}");
     }
 
     #[test]
     fn rule_over_one_pod_does_not_close_the_others() {
         let index = index();
-        assert_eq!((seen(&index, &[]).alive, seen(&index, &[]).free), (3, 3));
-        assert_eq!(seen(&index, &["first"]).free, 2);
-        assert_eq!(seen(&index, &["all"]).free, 0);
-        let (before, after) = (seen(&index, &["first"]), seen(&index, &[]));
+        assert_eq!(
+            (
+                owner_state(&index, &[]).alive,
+                owner_state(&index, &[]).free
+            ),
+            (3, 3)
+        );
+        assert_eq!(owner_state(&index, &["first"]).free, 2);
+        assert_eq!(owner_state(&index, &["all"]).free, 0);
+        let (before, after) = (owner_state(&index, &["first"]), owner_state(&index, &[]));
         assert_ne!(before, after, "room for the first Pod is news");
     }
 
     #[test]
     fn edited_covering_rule_changes_owner_state() {
         let index = index();
-        let before = seen(&index, &[]);
+        let before = owner_state(&index, &[]);
         put_rule(&index, "other", json!({ "app": "other" }), 1);
-        assert_eq!(seen(&index, &[]), before);
+        assert_eq!(owner_state(&index, &[]), before);
         put_rule(&index, "first", json!({ "pod": "0" }), 2);
-        assert_ne!(seen(&index, &[]).rules, before.rules);
+        assert_ne!(owner_state(&index, &[]).rules, before.rules);
     }
 
     #[test]
@@ -220,8 +237,10 @@ mod tests {
         let index = index();
         let uncovered = || {
             let state = index.read_state();
-            let home = state.namespace("n").unwrap();
-            uncovered_owners(home).cloned().collect::<Vec<_>>()
+            let namespace_index = state.namespace("n").unwrap();
+            uncovered_owners(namespace_index)
+                .cloned()
+                .collect::<Vec<_>>()
         };
         put_rule(&index, "all", json!({ "app": "other" }), 2);
         assert_eq!(uncovered(), []);

@@ -30,19 +30,19 @@ impl ReleasedOwners {
     /// Remembers the owners of a namespace that have Pods to delete and that no rule object covers.
     pub fn add_uncovered_owners(&self, context: &ControllerContext, namespace: &str) {
         let state = context.index.read_state();
-        let Some(home) = state.namespace(namespace) else {
+        let Some(namespace_index) = state.namespace(namespace) else {
             return;
         };
         let (now, mut all) = (Instant::now(), self.0.lock());
-        for uid in owner_state::uncovered_owners(home).take(MAX_RELEASED_OWNERS) {
-            if let Some(workload) = home.workload(uid) {
-                let all_free = home.living_pods_of(uid).count();
-                let pace = OwnerBackoff::new(
-                    OwnerState::from_owner(home, uid, workload, all_free),
+        for uid in owner_state::uncovered_owners(namespace_index).take(MAX_RELEASED_OWNERS) {
+            if let Some(workload) = namespace_index.workload(uid) {
+                let all_free = namespace_index.living_pods_of(uid).count();
+                let backoff = OwnerBackoff::new(
+                    OwnerState::from_owner(namespace_index, uid, workload, all_free),
                     now,
                     RELEASED_OWNER_TRIES,
                 );
-                all.insert((namespace.to_owned(), uid.clone()), pace);
+                all.insert((namespace.to_owned(), uid.clone()), backoff);
             }
         }
     }
@@ -54,44 +54,45 @@ impl ReleasedOwners {
         context: &ControllerContext,
         namespace: &str,
     ) -> Option<Duration> {
-        let (mut due, mut again) = (Vec::new(), None::<Duration>);
+        let (mut due, mut requeue_after) = (Vec::new(), None::<Duration>);
         {
             let (state, mut all, now) = (context.index.read_state(), self.0.lock(), Instant::now());
-            let home = state.namespace(namespace);
+            let namespace_index = state.namespace(namespace);
             let deletes_more = |uid: &Uid| {
-                let home = home?;
-                let workload = home.workload(uid)?;
-                owner_state::has_pods_to_delete(home, uid, workload)
-                    .then(|| owner_state::pod_to_annotate(home, uid))?
+                let namespace_index = namespace_index?;
+                let workload = namespace_index.workload(uid)?;
+                owner_state::has_pods_to_delete(namespace_index, uid, workload)
+                    .then(|| owner_state::pod_to_annotate(namespace_index, uid))?
             };
-            all.retain(|key, pace| {
-                let (of, uid) = key;
-                if of != namespace {
+            all.retain(|key, backoff| {
+                let (owner_namespace, uid) = key;
+                if owner_namespace != namespace {
                     return true;
                 }
-                let Some(pod) = deletes_more(uid).filter(|_| pace.age(now) < FORGOTTEN_AFTER)
+                let Some(pod) = deletes_more(uid).filter(|_| backoff.age(now) < FORGOTTEN_AFTER)
                 else {
                     return false;
                 };
-                let pause = match pace.decide_attempt(now) {
+                let pause = match backoff.decide_attempt(now) {
                     BackoffDecision::Wake(pause) => {
-                        due.push(OwnerWake::new_wake(key, pod, pace, Vec::new()));
+                        due.push(OwnerWake::new_wake(key, pod, backoff, Vec::new()));
                         pause
                     }
                     BackoffDecision::Wait(pause) => pause,
                     BackoffDecision::Rest => return false,
                 };
-                again = shorter_pause(again, pause);
+                requeue_after = shorter_pause(requeue_after, pause);
                 true
             });
         }
         for wake in due {
             if wake.send_wake(context).await
-                && let Some(pace) = self.0.lock().get_mut(&wake.key)
+                && let Some(backoff) = self.0.lock().get_mut(&wake.key)
             {
-                again = shorter_pause(again, pace.record_owner_write(Instant::now()));
+                requeue_after =
+                    shorter_pause(requeue_after, backoff.record_owner_write(Instant::now()));
             }
         }
-        again
+        requeue_after
     }
 }

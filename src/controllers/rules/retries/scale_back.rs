@@ -25,22 +25,22 @@ pub struct ScaleBack {
     version: u64,
     living: u32,
     /// The Deployment.
-    about: ObjectReference,
+    deployment: ObjectReference,
     message: String,
     /// Whether the last attempt failed.
     failing: bool,
 }
 
 impl ScaleBack {
-    /// Prepares the scale-back of a ReplicaSet (UID and object) that is due by `pace`.
-    pub fn from_stuck_rollout(
+    /// Prepares the scale-back of a ReplicaSet (UID and object) that is due by `backoff`.
+    pub fn from_stuck_scale_down(
         rules: &RuleSet,
         (uid, set): (&Uid, &Workload),
-        overhang: &StuckScaleDown<'_>,
-        pace: &OwnerBackoff,
+        stuck: &StuckScaleDown<'_>,
+        backoff: &OwnerBackoff,
     ) -> Option<ScaleBack> {
-        let (old, failing) = (&set.name, &overhang.failing.name);
-        let (wanted, living) = (overhang.spec_replicas, overhang.living);
+        let (old, failing) = (&set.name, &stuck.failing.name);
+        let (spec_replicas, living) = (stuck.spec_replicas, stuck.living);
         let rule = &rules.name;
         let pods = messages::count_pods(usize::try_from(living).unwrap_or(0));
         Some(ScaleBack {
@@ -48,13 +48,13 @@ impl ScaleBack {
             name: old.clone(),
             version: set.version,
             living,
-            about: deployment_reference(rules, set, overhang.deployment)?,
+            deployment: deployment_reference(rules, set, stuck.deployment)?,
             message: format!(
-                "the replicas of the old ReplicaSet {old} were set from {wanted} back to its {pods}: \
-                 PodTransitionRule {rule} lets none of them go now, and the Deployment controller does not take away the \
-                 failing Pods of ReplicaSet {failing} while {old} has more available Pods than replicas"
+                "spec.replicas of the old ReplicaSet {old} was set from {spec_replicas} back to its {pods}: \
+                 PodTransitionRule {rule} allows no disruption of these Pods now, and the Deployment controller does not \
+                 delete the failing Pods of ReplicaSet {failing} while {old} has more available Pods than replicas"
             ),
-            failing: pace.is_failing(),
+            failing: backoff.is_failing(),
         })
     }
 
@@ -62,8 +62,8 @@ impl ScaleBack {
     pub async fn send_scale_back(&self, context: &ControllerContext) -> bool {
         let (namespace, uid) = &self.key;
         let (version, living) = (self.version, self.living);
-        let place = (namespace.as_str(), self.name.as_str());
-        let scale = replicasets::patch_replicas(&context.client, place, uid, version, living);
+        let replica_set = (namespace.as_str(), self.name.as_str());
+        let scale = replicasets::patch_replicas(&context.client, replica_set, uid, version, living);
         let scale = call_api_again("set the replicas of a ReplicaSet back", self.failing, scale);
         let written = scale.await.is_ok();
         if written {
@@ -73,10 +73,9 @@ impl ScaleBack {
                 replicas = living,
                 "set the replicas of an old ReplicaSet back to its Pods"
             );
-            let (about, message) = (&self.about, &self.message);
             context
                 .events
-                .record_event(about, false, SCALED_BACK_REASON, message);
+                .record_event(&self.deployment, false, SCALED_BACK_REASON, &self.message);
         }
         written
     }

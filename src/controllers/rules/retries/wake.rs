@@ -28,19 +28,19 @@ pub struct OwnerWake {
 }
 
 impl OwnerWake {
-    /// Prepares the wake of an owner that is due by `pace`. `rules` are the rule objects that may deny the deletion.
+    /// Prepares the wake of an owner that is due by `backoff`. `rules` are the rule objects that may deny the deletion.
     pub fn new_wake(
         key: &OwnerKey,
         pod: &Arc<Pod>,
-        pace: &OwnerBackoff,
+        backoff: &OwnerBackoff,
         rules: Vec<RuleKey>,
     ) -> OwnerWake {
         OwnerWake {
             key: key.clone(),
             pod: Arc::clone(pod),
             rules,
-            first: pace.is_first_attempt(),
-            failing: pace.is_failing(),
+            first: backoff.is_first_attempt(),
+            failing: backoff.is_failing(),
         }
     }
 
@@ -57,7 +57,7 @@ impl OwnerWake {
             .is_ok();
         if written {
             let (namespace, pod) = (&self.pod.metadata.namespace, &self.pod.metadata.name);
-            debug!(%namespace, %pod, "told the controller that the budget has room");
+            debug!(%namespace, %pod, "woke the controller, because the budget has headroom");
         }
         written
     }
@@ -67,14 +67,14 @@ impl OwnerWake {
 pub fn ledgers_covering_owner(
     context: &ControllerContext,
     namespace: &str,
-    home: &NamespaceIndex,
+    namespace_index: &NamespaceIndex,
     uid: &Uid,
 ) -> Vec<RuleKey> {
-    if is_namespace_excluded(context, namespace, home) {
+    if is_namespace_excluded(context, namespace, namespace_index) {
         return Vec::new();
     }
     let limiting = |entry: &&RuleEntry| entry.snapshot.rules.availability_limits().next().is_some();
-    owner_state::rules_counting_owner(home, uid)
+    owner_state::rules_counting_owner(namespace_index, uid)
         .filter(limiting)
         .map(RuleEntry::rule_key)
         .collect()

@@ -17,14 +17,14 @@ fn pods_that_are_woken_within_a_period_are_woken_together() {
 
 #[test]
 fn only_counts_wait_while_pods_are_woken() {
-    for asks in [false, true] {
+    for calls_endpoints in [false, true] {
         for is_busy in [false, true] {
             assert_eq!(
-                status_period(StatusUrgency::Verdicts, asks, is_busy),
+                status_period(StatusUrgency::Verdicts, calls_endpoints, is_busy),
                 VERDICTS_PERIOD
             );
             assert_eq!(
-                status_period(StatusUrgency::Conditions, asks, is_busy),
+                status_period(StatusUrgency::Conditions, calls_endpoints, is_busy),
                 STATUS_PERIOD
             );
         }

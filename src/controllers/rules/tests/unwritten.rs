@@ -12,7 +12,7 @@ use super::super::super::ControllerStats;
 use super::super::*;
 
 /// A context with one rule, whose API server refuses all writes and counts the writes of a status that are no dry run.
-fn refused() -> (Arc<ControllerContext>, Arc<AtomicUsize>) {
+fn context_that_refuses_writes() -> (Arc<ControllerContext>, Arc<AtomicUsize>) {
     let writes = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&writes);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -39,11 +39,11 @@ fn refused() -> (Arc<ControllerContext>, Arc<AtomicUsize>) {
 
 #[tokio::test(start_paused = true)]
 async fn status_that_is_refused_is_written_with_growing_pauses() {
-    let (context, writes) = refused();
+    let (context, writes) = context_that_refuses_writes();
     let stop = CancellationToken::new();
     let queues = ControllerStats::default().begin_term();
-    let turns = WaitQueue::new(&context, &queues, &stop);
-    let rules = RuleController::new(&context, &queues, &turns, &stop);
+    let wait_queue = WaitQueue::new(&context, &queues, &stop);
+    let rules = RuleController::new(&context, &queues, &wait_queue, &stop);
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         let pause = match rules.reconcile(("n".to_owned(), "web".to_owned())).await {

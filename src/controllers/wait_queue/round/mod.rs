@@ -36,27 +36,31 @@ pub struct RoundBudget {
     /// Whether fewer Pods are available without a claim than the rule object demands.
     is_overdrawn: bool,
     /// Pods that have had a claim for a while, and may still wait because the answer was lost.
-    lost: BTreeSet<Uid>,
-    /// How many Pods have got a part of `headroom` in this round.
-    given: u32,
+    pods_with_lost_claim: BTreeSet<Uid>,
+    /// How much of `headroom` the Pods of this round have used.
+    used: u32,
 }
 
 impl RoundBudget {
     /// A budget whose headroom is unused.
-    pub fn new(headroom: Option<u32>, is_overdrawn: bool, lost: BTreeSet<Uid>) -> RoundBudget {
+    pub fn new(
+        headroom: Option<u32>,
+        is_overdrawn: bool,
+        pods_with_lost_claim: BTreeSet<Uid>,
+    ) -> RoundBudget {
         RoundBudget {
             headroom,
             is_overdrawn,
-            lost,
-            given: 0,
+            pods_with_lost_claim,
+            used: 0,
         }
     }
 
     /// Takes headroom for one Pod, if any is left.
     fn take_headroom(&mut self) -> bool {
-        let has_room = self.headroom.is_none_or(|room| self.given < room);
-        self.given += u32::from(has_room);
-        has_room
+        let is_free = self.headroom.is_none_or(|headroom| self.used < headroom);
+        self.used += u32::from(is_free);
+        is_free
     }
 }
 
@@ -74,7 +78,7 @@ impl Round {
 
     /// A round without a result.
     #[cfg(test)]
-    pub fn with_time_spent(elapsed: Duration) -> Round {
+    pub fn with_elapsed(elapsed: Duration) -> Round {
         Round {
             elapsed,
             ..Round::default()
@@ -90,56 +94,61 @@ impl Round {
         measure: impl Fn(&IndexState, &RuleEntry) -> RoundBudget,
     ) -> Round {
         let mut round = Round::default();
-        let mut pace = Yielder::new();
+        let mut yielder = Yielder::new();
         let mut budgets = HashMap::new();
         let waiting =
-            collect_waiting_pods(index, namespace, measure, &mut budgets, &mut pace).await;
+            collect_waiting_pods(index, namespace, measure, &mut budgets, &mut yielder).await;
         for uid in waiting {
-            let Some(look) = WaitingPodSnapshot::from_index(index, namespace, &uid, &mut pace)
+            let Some(snapshot) =
+                WaitingPodSnapshot::from_index(index, namespace, &uid, &mut yielder)
             else {
                 continue;
             };
-            let passes = look.passes_rules(&mut pace).await;
-            round.judge_pod(index, uid, &look, passes, &mut budgets);
-            pace.yield_if_due().await;
+            let passes = snapshot.passes_rules(&mut yielder).await;
+            round.judge_pod(index, uid, &snapshot, passes, &mut budgets);
+            yielder.yield_if_due().await;
         }
-        (round.steps, round.max_burst, round.elapsed) = pace.into_totals();
+        (round.steps, round.max_burst, round.elapsed) = yielder.into_totals();
         round
     }
 
     /// Evaluates one Pod behind all Pods that wait longer.
     ///
     /// If a Pod can't go, because a rule rejects it or a budget has no headroom at all, the Pods behind it do not wait
-    /// for it. A Pod that already holds a claim does not need headroom; otherwise nobody could use its place until the
-    /// claim lapses. A Pod that is down for a moment needs no headroom either, because the outage itself uses up the
+    /// for it. A Pod that already holds a claim does not need headroom; otherwise its part of the budget would stay unused
+    /// until the claim lapses. A Pod that is down for a moment needs no headroom either, because the outage itself uses up the
     /// budget. But then the budget must not be overdrawn: an operation would make the outage last longer. A Pod that is
     /// deleted with its CollaSet needs no budget.
     fn judge_pod(
         &mut self,
         index: &Index,
         uid: Uid,
-        look: &WaitingPodSnapshot,
+        snapshot: &WaitingPodSnapshot,
         passes: bool,
         budgets: &mut HashMap<Uid, RoundBudget>,
     ) {
-        let keys: Vec<&Uid> = look.covering.iter().map(|(rules, _)| &rules.uid).collect();
+        let keys: Vec<&Uid> = snapshot
+            .covering
+            .iter()
+            .map(|(rules, _)| &rules.uid)
+            .collect();
         // A rule object that was created during the round has no budget in it. The next round evaluates its Pods.
-        let every = |budgets: &HashMap<Uid, RoundBudget>, is: fn(&RoundBudget) -> bool| {
-            keys.iter().all(|key| budgets.get(*key).is_some_and(is))
+        let do_all = |budgets: &HashMap<Uid, RoundBudget>, pass: fn(&RoundBudget) -> bool| {
+            keys.iter().all(|key| budgets.get(*key).is_some_and(pass))
         };
-        if index.read_state().is_deleted_with_collaset(&look.pod) {
+        if index.read_state().is_deleted_with_collaset(&snapshot.pod) {
             if passes {
                 self.next_pods.insert(uid);
             }
             return;
         }
-        if index.read_state().is_briefly_down(&look.pod) {
-            if passes && every(budgets, |budget| !budget.is_overdrawn) {
+        if index.read_state().is_briefly_down(&snapshot.pod) {
+            if passes && do_all(budgets, |budget| !budget.is_overdrawn) {
                 self.next_pods.insert(uid);
             }
             return;
         }
-        let could_go = passes && every(budgets, |budget| budget.headroom != Some(0));
+        let could_go = passes && do_all(budgets, |budget| budget.headroom != Some(0));
         let mut is_next = true;
         for key in keys {
             let Some(budget) = budgets.get_mut(key) else {
@@ -149,11 +158,11 @@ impl Round {
             if could_go && !self.first_pods.contains_key(key) {
                 self.first_pods.insert(key.clone(), uid.clone());
             }
-            let has_place = could_go && budget.take_headroom();
-            is_next &= has_place || budget.lost.contains(&uid);
+            let has_headroom = could_go && budget.take_headroom();
+            is_next &= has_headroom || budget.pods_with_lost_claim.contains(&uid);
         }
         // A Pod that is down uses up no budget.
-        if is_next || (could_go && !look.pod.is_available()) {
+        if is_next || (could_go && !snapshot.pod.is_available()) {
             self.next_pods.insert(uid);
         }
     }
@@ -166,12 +175,13 @@ async fn collect_waiting_pods(
     namespace: &str,
     measure: impl Fn(&IndexState, &RuleEntry) -> RoundBudget,
     budgets: &mut HashMap<Uid, RoundBudget>,
-    pace: &mut Yielder,
+    yielder: &mut Yielder,
 ) -> Vec<Uid> {
     let rules: Vec<String> = {
         let state = index.read_state();
-        let home = state.namespace(namespace).into_iter();
-        home.flat_map(|home| home.rules.keys().cloned()).collect()
+        let namespace = state.namespace(namespace);
+        let names = namespace.into_iter().flat_map(|n| n.rules.keys());
+        names.cloned().collect()
     };
     // A Pod that begins to wait again during the round is evaluated once, at its last position.
     let mut waiting: HashMap<Uid, u64> = HashMap::new();
@@ -183,17 +193,17 @@ async fn collect_waiting_pods(
                 let Some(entry) = state.rule(namespace, &rule) else {
                     break;
                 };
-                pace.steps += 1;
+                yielder.steps += 1;
                 if last.is_none() && entry.tally.pre_check_waiting().len() > 0 {
-                    pace.steps += entry.snapshot.claims.claims.len();
+                    yielder.steps += entry.snapshot.claims.claims.len();
                     let budget = measure(&state, entry);
                     budgets.insert(entry.snapshot.rules.uid.clone(), budget);
                 }
                 let part = entry.tally.pre_check_waiting_after(last.as_ref());
                 part.take(STEPS_PER_YIELD).cloned().collect()
             };
-            pace.steps += part.len();
-            pace.yield_if_due().await;
+            yielder.steps += part.len();
+            yielder.yield_if_due().await;
             let is_last = part.len() < STEPS_PER_YIELD;
             last = part.last().cloned();
             waiting.extend(part.into_iter().map(|(since, uid)| (uid, since)));
@@ -222,12 +232,12 @@ impl WaitingPodSnapshot {
         index: &Index,
         namespace: &str,
         uid: &str,
-        pace: &mut Yielder,
+        yielder: &mut Yielder,
     ) -> Option<WaitingPodSnapshot> {
         let state = index.read_state();
-        let home = state.namespace(namespace)?;
-        let pod = home.pods.get(uid)?;
-        pace.steps += home.rules.len();
+        let namespace_index = state.namespace(namespace)?;
+        let pod = namespace_index.pods.get(uid)?;
+        yielder.steps += namespace_index.rules.len();
         let covering = state.rules_covering(pod).map(|entry| {
             (
                 Arc::clone(&entry.snapshot.rules),
@@ -241,12 +251,12 @@ impl WaitingPodSnapshot {
     }
 
     /// Whether an operation on the Pod is rejected by no rule, as in [`IndexState::has_passing_operation`].
-    async fn passes_rules(&self, pace: &mut Yielder) -> bool {
-        let mut left = stage_candidates(Stage::PreCheck, &self.pod);
-        pace.steps += left.len();
+    async fn passes_rules(&self, yielder: &mut Yielder) -> bool {
+        let mut candidates = stage_candidates(Stage::PreCheck, &self.pod);
+        yielder.steps += candidates.len();
         for (rules, verdicts) in &self.covering {
-            pace.steps += rules.rules.len();
-            pace.yield_if_due().await;
+            yielder.steps += rules.rules.len();
+            yielder.yield_if_due().await;
             if has_immediate_rejection(rules, Stage::PreCheck, &self.pod) {
                 return false;
             }
@@ -254,20 +264,20 @@ impl WaitingPodSnapshot {
                 continue;
             }
             let mut passed = Vec::new();
-            for waiting in left {
-                let own = std::slice::from_ref(&waiting);
-                if operation_rejections(rules, Stage::PreCheck, &self.pod, own, verdicts)
+            for candidate in candidates {
+                let single = std::slice::from_ref(&candidate);
+                if operation_rejections(rules, Stage::PreCheck, &self.pod, single, verdicts)
                     .next()
                     .is_none()
                 {
-                    passed.push(waiting);
+                    passed.push(candidate);
                 }
-                pace.steps += rules.rules.len();
-                pace.yield_if_due().await;
+                yielder.steps += rules.rules.len();
+                yielder.yield_if_due().await;
             }
-            left = passed;
+            candidates = passed;
         }
-        !left.is_empty()
+        !candidates.is_empty()
     }
 }
 

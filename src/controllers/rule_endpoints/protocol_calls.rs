@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::ControllerContext;
 use super::super::api_calls::API_CALL_TIMEOUT;
-use super::call_permits::{CallPermit, CallRoute};
+use super::call_permits::{CallPermit, PermitKey};
 use super::{EndpointCall, endpoint_protocol, http, trace_id};
 use crate::api::endpoint_protocol::{EndpointResponse, Progress};
 use crate::api_request;
@@ -17,7 +17,7 @@ use crate::domain::rules::webhook::{CallAction, Candidate, CompiledParameter, sl
 /// Maximum number of Pods that are read at once for their parameters.
 const MAX_CONCURRENT_READS: usize = 8;
 
-/// The outcome of a question to an endpoint.
+/// The outcome of a call that asks an endpoint about operations.
 #[derive(Default)]
 pub struct AskOutcome {
     /// Operations about which the endpoint could not be asked, by the reason.
@@ -37,12 +37,12 @@ pub struct EndpointAnswer<T> {
 }
 
 fn parse_answer<T: endpoint_protocol::ProtocolFields>(
-    answered: http::HttpAnswer,
+    http_answer: http::HttpAnswer,
 ) -> Result<EndpointAnswer<T>, String> {
-    let answer = endpoint_protocol::parse_response(&answered.body)?;
+    let answer = endpoint_protocol::parse_response(&http_answer.body)?;
     Ok(EndpointAnswer {
         answer,
-        warning: answered.warning,
+        warning: http_answer.warning,
     })
 }
 
@@ -55,35 +55,37 @@ pub enum ParametersError {
     Parameter(String),
 }
 
-/// Asks about operations on Pods. Each Pod is named once, with the parameters that it has now.
+/// Asks the endpoint about operations on Pods. The request names each Pod once, with its present parameters.
 pub async fn ask_endpoint(
     context: &ControllerContext,
     call: &EndpointCall,
-    place: &CallPermit,
-    about: &[Candidate],
+    permit: &CallPermit,
+    operations: &[Candidate],
 ) -> AskOutcome {
     let webhook = &call.webhook;
-    let named: BTreeMap<String, Candidate> =
-        about.iter().map(|c| (c.name.clone(), c.clone())).collect();
-    let values = futures::stream::iter(named.into_values())
+    let pods: BTreeMap<String, Candidate> = operations
+        .iter()
+        .map(|c| (c.name.clone(), c.clone()))
+        .collect();
+    let values = futures::stream::iter(pods.into_values())
         .map(|candidate| async move {
             let values = pod_parameters(context, call, &candidate).await;
             (candidate.name, values)
         })
         .buffered(MAX_CONCURRENT_READS);
     let values: Vec<_> = values.collect().await;
-    let (mut resources, mut odd) = (Vec::new(), BTreeMap::new());
+    let (mut resources, mut errors) = (Vec::new(), BTreeMap::new());
     for (name, values) in values {
         match values {
             Ok(values) => resources.push((name, values)),
-            Err(why) => drop(odd.insert(name, why)),
+            Err(error) => drop(errors.insert(name, error)),
         }
     }
     let mut outcome = AskOutcome::default();
-    for candidate in about {
-        match odd.get(&candidate.name) {
-            Some(why) => {
-                let failed = outcome.failed.entry(why.clone()).or_default();
+    for candidate in operations {
+        match errors.get(&candidate.name) {
+            Some(error) => {
+                let failed = outcome.failed.entry(error.clone()).or_default();
                 failed.push(candidate.clone());
             }
             None => outcome.asked.push(candidate.clone()),
@@ -96,13 +98,13 @@ pub async fn ask_endpoint(
     let answer = match serde_json::to_vec(&request) {
         Ok(body) => {
             let endpoint = &webhook.endpoint;
-            let sent = async {
-                let reach = &context.endpoint_caller.reach;
-                let answered =
-                    http::call_url(&endpoint.url, &endpoint.ca, Some(body), reach).await?;
-                parse_answer(answered)
+            let call = async {
+                let policy = &context.endpoint_caller.address_policy;
+                let http_answer =
+                    http::call_url(&endpoint.url, &endpoint.ca, Some(body), policy).await?;
+                parse_answer(http_answer)
             };
-            context.endpoint_caller.run_counted(place, sent).await
+            context.endpoint_caller.run_counted(permit, call).await
         }
         Err(e) => Err(e.to_string()),
     };
@@ -114,30 +116,29 @@ pub async fn ask_endpoint(
 pub async fn poll_task(
     context: &ControllerContext,
     call: &EndpointCall,
-    place: &CallPermit,
+    permit: &CallPermit,
     task: &str,
 ) -> Result<EndpointAnswer<Progress>, String> {
     let poll = call.webhook.poll.as_ref().ok_or("the rule has no poll")?;
     let (url, endpoint) = (poll.poll_url(task), &poll.endpoint);
-    let sent = async {
-        parse_answer(
-            http::call_url(&url, &endpoint.ca, None, &context.endpoint_caller.reach).await?,
-        )
+    let request = async {
+        let policy = &context.endpoint_caller.address_policy;
+        parse_answer(http::call_url(&url, &endpoint.ca, None, policy).await?)
     };
-    context.endpoint_caller.run_counted(place, sent).await
+    context.endpoint_caller.run_counted(permit, request).await
 }
 
 impl EndpointCall {
-    /// The caller and the endpoint of the call.
-    pub fn route(&self) -> CallRoute {
+    /// The key of the permit that the call needs.
+    pub fn permit_key(&self) -> PermitKey {
         let poll = self.webhook.poll.as_ref().map(|poll| &poll.endpoint);
         let endpoint = match &self.action {
             CallAction::Ask(_) => None,
             CallAction::Poll(_) => poll,
         };
-        CallRoute {
+        PermitKey {
             namespace: self.key.namespace.clone(),
-            endpoint: http::endpoint_authority(endpoint.unwrap_or(&self.webhook.endpoint)),
+            endpoint: http::endpoint_origin(endpoint.unwrap_or(&self.webhook.endpoint)),
         }
     }
 }
@@ -149,7 +150,8 @@ async fn pod_parameters(
     candidate: &Candidate,
 ) -> Result<BTreeMap<String, String>, ParametersError> {
     let (namespace, name) = (&call.key.namespace, &candidate.name);
-    let unread = |why: &str| ParametersError::Unread(format!("the Pod could not be read: {why}"));
+    let unread =
+        |error: &str| ParametersError::Unread(format!("the Pod could not be read: {error}"));
     let pod: Value = if call.webhook.needs_whole_pods() {
         let read = pod_requests::get_raw_pod(&context.client, namespace, name);
         let pod = api_request::within(API_CALL_TIMEOUT, read).await;

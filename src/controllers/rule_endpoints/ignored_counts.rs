@@ -22,10 +22,10 @@ impl IgnoredCounts {
     /// Counts operations that passed a rule of an object.
     pub fn count_ignored(&self, key: &RuleKey, rule: &str, operations: usize) {
         let mut all = self.0.lock();
-        let known: usize = all.values().map(BTreeMap::len).sum();
+        let counted_rules: usize = all.values().map(BTreeMap::len).sum();
         let labels = (key.namespace.clone(), key.name.clone(), rule.to_owned());
         let is_known = all.get(&key.uid).is_some_and(|o| o.contains_key(&labels));
-        let (uid, labels) = match is_known || known < MAX_COUNTED_RULES {
+        let (uid, labels) = match is_known || counted_rules < MAX_COUNTED_RULES {
             true => (Arc::clone(&key.uid), labels),
             false => (Arc::from(""), RuleLabels::default()),
         };
