@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
         let errors = validate(&spec);
         let set = RuleSet::compile(&PodTransitionRule::new("fuzz", spec));
         let broken = set.rules.iter().find_map(|rule| match &rule.kind {
-            RuleKind::Broken { why, .. } => Some(why),
+            RuleKind::Broken { reason, .. } => Some(reason),
             _ => None,
         });
         if errors.is_empty() {

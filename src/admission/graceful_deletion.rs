@@ -99,7 +99,7 @@ pub async fn decide_deletion(
             .with_audit("held", "lifecycle-not-begun");
         }
     };
-    let mut text = grace_delete::deletion_refusal(&pod);
+    let mut text = grace_delete::deletion_denial(&pod);
     if operation == ClaimOperation::Evict {
         text = format!("Pod {name} is being drained: {text}");
     }

@@ -25,7 +25,7 @@ use crate::domain::collaset::{abandoned_metadata_patch, updates_in_step_write};
 use crate::domain::lifecycle::{
     LifecycleStep, Stage, controller_step, controller_step_with_passed, restarts,
 };
-use crate::domain::pod::{Metadata, Pod};
+use crate::domain::pod::{Pod, PodMetadata};
 use crate::domain::rules::stage::new_candidate;
 use crate::ledger::store::Uid;
 
@@ -235,7 +235,7 @@ impl LifecycleController {
         let written =
             pod_write_failures::write_lifecycle_step(&self.context, pod, description, request)
                 .await?;
-        let Metadata {
+        let PodMetadata {
             uid,
             resource_version,
             ..

@@ -19,8 +19,8 @@ pub struct DeletionOptions {
     pub propagation_policy: Option<Propagation>,
     /// Value of the label [`keys::TO_DELETE`] for which the options were written. With another value of the label they
     /// are void.
-    #[serde(rename = "toDelete", skip_serializing_if = "String::is_empty")]
-    pub mark: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub to_delete: String,
 }
 
 /// A propagation policy other than `Background`, which is the API server's default for Pods.
@@ -37,31 +37,31 @@ impl DeletionOptions {
     /// the webhook: the Pod's own value, or 0 for a Pod without a node (`CheckGracefulDelete` of its strategy for
     /// Pods). Such a value is left out, because it may be different later.
     pub fn from_delete(options: &serde_json::Value, pod: &serde_json::Value) -> DeletionOptions {
-        let wishes = DeletionOptions::from_eviction(options);
+        let requested = DeletionOptions::from_eviction(options);
         let spec = &pod["spec"];
         let is_placed = spec["nodeName"]
             .as_str()
             .is_some_and(|node| !node.is_empty());
-        let own = spec["terminationGracePeriodSeconds"].as_u64();
-        let given = wishes.grace_period_seconds;
-        let is_said = is_placed && given.map(u64::from) != own;
+        let pod_grace_period = spec["terminationGracePeriodSeconds"].as_u64();
+        let grace_period = requested.grace_period_seconds;
+        let is_explicit = is_placed && grace_period.map(u64::from) != pod_grace_period;
         DeletionOptions {
-            grace_period_seconds: given.filter(|_| is_said),
-            ..wishes
+            grace_period_seconds: grace_period.filter(|_| is_explicit),
+            ..requested
         }
     }
 
     /// Reads the `DeleteOptions` of an eviction, as JSON. A field is left out if it only repeats the API server's
     /// default, or if the API server refuses it.
     pub fn from_eviction(options: &serde_json::Value) -> DeletionOptions {
-        let grace = options["gracePeriodSeconds"].as_u64();
+        let grace_period = options["gracePeriodSeconds"].as_u64();
         let by_name = |policy: &serde_json::Value| Propagation::deserialize(policy).ok();
         let orphan = options["orphanDependents"] == true;
         DeletionOptions {
-            grace_period_seconds: grace.and_then(|seconds| u32::try_from(seconds).ok()),
+            grace_period_seconds: grace_period.and_then(|seconds| u32::try_from(seconds).ok()),
             propagation_policy: by_name(&options["propagationPolicy"])
                 .or_else(|| orphan.then_some(Propagation::Orphan)),
-            mark: String::new(),
+            to_delete: String::new(),
         }
     }
 
@@ -70,10 +70,10 @@ impl DeletionOptions {
     pub fn from_pod(pod: &Pod) -> DeletionOptions {
         let text = pod.annotation(keys::DELETE_OPTIONS);
         let stored = text.and_then(|text| serde_json::from_str::<DeletionOptions>(text).ok());
-        let mark = pod.label(keys::TO_DELETE);
-        let stored = stored.filter(|stored| mark == Some(&*stored.mark));
+        let label = pod.label(keys::TO_DELETE);
+        let stored = stored.filter(|stored| label == Some(&*stored.to_delete));
         stored.map_or_else(DeletionOptions::default, |stored| DeletionOptions {
-            mark: String::new(),
+            to_delete: String::new(),
             ..stored
         })
     }
@@ -81,19 +81,19 @@ impl DeletionOptions {
     /// Combines these options with those of a later request. As with a Pod that is being deleted, a later request can
     /// shorten the grace period and not extend it.
     pub fn merge_later(&self, later: &DeletionOptions) -> DeletionOptions {
-        let grace = [self.grace_period_seconds, later.grace_period_seconds];
+        let grace_periods = [self.grace_period_seconds, later.grace_period_seconds];
         DeletionOptions {
-            grace_period_seconds: grace.into_iter().flatten().min(),
+            grace_period_seconds: grace_periods.into_iter().flatten().min(),
             propagation_policy: later.propagation_policy.or(self.propagation_policy),
-            mark: String::new(),
+            to_delete: String::new(),
         }
     }
 
     /// The value of the annotation for this value of the label. `None` if there is nothing to store.
-    pub fn annotation_value(&self, mark: &str) -> Option<String> {
+    pub fn annotation_value(&self, to_delete: &str) -> Option<String> {
         let is_empty = *self == DeletionOptions::default();
         let stored = DeletionOptions {
-            mark: mark.to_owned(),
+            to_delete: to_delete.to_owned(),
             ..self.clone()
         };
         (!is_empty).then(|| serde_json::json!(stored).to_string())

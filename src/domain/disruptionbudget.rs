@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_that_does_not_run_passes_whatever_the_budget() {
+    fn eviction_of_pod_that_does_not_run_passes() {
         let budget = budget(json!({}));
         for phase in ["Pending", "Succeeded", "Failed"] {
             assert_eq!(

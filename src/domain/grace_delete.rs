@@ -8,8 +8,8 @@ use super::lifecycle::operator;
 use super::pod::Pod;
 use crate::api::keys::{self, Family};
 
-/// Lifecycle ID of a deletion (contract 3.1).
-pub const DELETION_ID: &str = operator::DELETION;
+pub use super::lifecycle::operator::DELETION_ID;
+
 /// Operation type of a deletion.
 pub const DELETION_TYPE: &str = "delete";
 
@@ -63,10 +63,12 @@ pub fn is_deletion_requested(pod: &Pod) -> bool {
 /// Whether a client asked for the deletion of a Pod after the Pod got the label `to-delete`. If the CollaSet wrote the
 /// label, the set is then not the only client that wants the deletion.
 pub fn is_deletion_requested_again(pod: &Pod) -> bool {
-    let nanos = |at: &str| at.parse::<u64>().ok();
-    let told = pod.label(keys::TO_DELETE).and_then(nanos);
-    let asked = pod.annotation(keys::DELETE_TIMESTAMP).and_then(nanos);
-    told.zip(asked).is_some_and(|(told, asked)| asked >= told)
+    let nanos = |text: &str| text.parse::<u64>().ok();
+    let labelled_at = pod.label(keys::TO_DELETE).and_then(nanos);
+    let requested_at = pod.annotation(keys::DELETE_TIMESTAMP).and_then(nanos);
+    labelled_at
+        .zip(requested_at)
+        .is_some_and(|(labelled_at, requested_at)| requested_at >= labelled_at)
 }
 
 /// A request for the deletion of a Pod.
@@ -82,8 +84,8 @@ pub struct DeletionRequest {
 /// another Pod later, and may not be the controller of this Pod any more. An annotation with the value of an earlier
 /// label `to-delete` is ignored.
 pub fn scale_in_replica_set(pod: &Pod) -> Option<&str> {
-    let (mark, uid) = pod.annotation(keys::SCALED_IN_BY)?.split_once(' ')?;
-    (pod.label(keys::TO_DELETE) == Some(mark)).then_some(uid)
+    let (label, uid) = pod.annotation(keys::SCALED_IN_BY)?.split_once(' ')?;
+    (pod.label(keys::TO_DELETE) == Some(label)).then_some(uid)
 }
 
 /// When the deletion of a Pod was requested last, in nanoseconds since 1970, with a precision of [`REFRESH_NANOS`].
@@ -94,12 +96,13 @@ pub fn deletion_requested_at(pod: &Pod) -> Option<u64> {
 /// The `metadata` that a deletion request at `now_nanos` writes to the Pod. `None` if nothing changes.
 pub fn deletion_request_metadata(
     pod: &Pod,
-    asked: &DeletionRequest,
+    request: &DeletionRequest,
     now_nanos: u64,
 ) -> Option<Value> {
-    let at = deletion_requested_at(pod);
+    let requested_at = deletion_requested_at(pod);
     // A time in the future, from another clock, counts as fresh.
-    let fresh = at.is_some_and(|at| now_nanos.saturating_sub(at) < REFRESH_NANOS);
+    let is_fresh = requested_at
+        .is_some_and(|requested_at| now_nanos.saturating_sub(requested_at) < REFRESH_NANOS);
     let now = now_nanos.to_string();
     let mut annotations = Map::new();
     let mut set = |key: &str, value: Option<String>| {
@@ -107,28 +110,30 @@ pub fn deletion_request_metadata(
             annotations.insert(key.to_owned(), json!(value));
         }
     };
-    let begun = is_deletion_requested(pod);
-    let before = match begun {
+    let is_requested = is_deletion_requested(pod);
+    let stored_options = match is_requested {
         true => DeletionOptions::from_pod(pod),
         false => DeletionOptions::default(), // the annotation belongs to a deletion that was withdrawn
     };
-    let mark = pod.label(keys::TO_DELETE).unwrap_or(&now);
+    let label = pod.label(keys::TO_DELETE).unwrap_or(&now);
     set(
         keys::DELETE_OPTIONS,
-        before.merge_later(&asked.options).annotation_value(mark),
+        stored_options
+            .merge_later(&request.options)
+            .annotation_value(label),
     );
     // Once another client has asked, the ReplicaSet does not decide about the deletion any more.
-    let scaled_in_by = asked.scaled_in_by.clone();
+    let scaled_in_by = request.scaled_in_by.clone();
     set(
         keys::SCALED_IN_BY,
         scaled_in_by
-            .filter(|_| !begun || self::scale_in_replica_set(pod).is_some())
-            .map(|uid| format!("{mark} {uid}")),
+            .filter(|_| !is_requested || self::scale_in_replica_set(pod).is_some())
+            .map(|uid| format!("{label} {uid}")),
     );
-    if !fresh || !begun || !annotations.is_empty() {
+    if !is_fresh || !is_requested || !annotations.is_empty() {
         annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), json!(now));
     }
-    match begun {
+    match is_requested {
         true if annotations.is_empty() => None,
         true => Some(json!({ "annotations": annotations })),
         false => Some(json!({
@@ -139,8 +144,8 @@ pub fn deletion_request_metadata(
 }
 
 /// The denial for a client that deletes the Pod: the deletion is in progress, what is left, and how to keep the Pod.
-pub fn deletion_refusal(pod: &Pod) -> String {
-    let left: Vec<_> = pod
+pub fn deletion_denial(pod: &Pod) -> String {
+    let remaining_finalizers: Vec<_> = pod
         .metadata
         .finalizers
         .iter()
@@ -148,22 +153,22 @@ pub fn deletion_refusal(pod: &Pod) -> String {
         .map(String::as_str)
         .collect();
     let mut text = UNDERWAY_MESSAGE.to_owned();
-    if !left.is_empty() {
-        text += &format!(" with finalizers: [{}]", left.join(" "));
+    if !remaining_finalizers.is_empty() {
+        text += &format!(" with finalizers: [{}]", remaining_finalizers.join(" "));
     }
-    let waits = if pod.label(&Family::Preparing.key(DELETION_ID)).is_some() {
-        if left.is_empty() {
+    let state = if pod.label(&Family::Preparing.key(DELETION_ID)).is_some() {
+        if remaining_finalizers.is_empty() {
             "goes off traffic now"
         } else {
-            "goes when those who serve traffic have taken these off"
+            "goes off traffic once its cooperators have removed these"
         }
     } else if pod.label(&Family::PreCheck.key(DELETION_ID)).is_some() {
-        "waits until its PodTransitionRules let it go, see their status"
+        "waits until its PodTransitionRules let it pass, see their status"
     } else {
         "goes off traffic first"
     };
     format!(
-        "{text}; Pod {} {waits}, and is then deleted; removing its label {} keeps it",
+        "{text}; Pod {} {state}, and is then deleted; removing its label {} keeps it",
         pod.metadata.name,
         keys::TO_DELETE
     )
@@ -184,21 +189,21 @@ mod tests {
     }
 
     fn labels(labels: &[(String, &str)]) -> Pod {
-        let all: serde_json::Map<_, _> =
+        let pairs: serde_json::Map<_, _> =
             labels.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
-        pod(json!({ "labels": all }))
+        pod(json!({ "labels": pairs }))
     }
 
     fn operating(id: &str, type_: &str, operate: bool, more: &[(String, &str)]) -> Pod {
-        let mut all = vec![
+        let mut pairs = vec![
             (Family::Operating.key(id), "1"),
             (Family::OperationType.key(id), type_),
         ];
         if operate {
-            all.push((Family::Operate.key(id), "2"));
+            pairs.push((Family::Operate.key(id), "2"));
         }
-        all.extend(more.iter().cloned());
-        labels(&all)
+        pairs.extend(more.iter().cloned());
+        labels(&pairs)
     }
 
     #[test]
@@ -207,9 +212,9 @@ mod tests {
         assert!(!has_lifecycle(&pod(
             json!({ "labels": { (keys::CONTROL): "yes" } })
         )));
-        let mut bare = pod(json!({}));
-        bare.spec.readiness_gates.clear();
-        assert!(!has_lifecycle(&bare));
+        let mut without_gate = pod(json!({}));
+        without_gate.spec.readiness_gates.clear();
+        assert!(!has_lifecycle(&without_gate));
     }
 
     #[test]
@@ -281,12 +286,12 @@ mod tests {
             scaled_in_by: Some("rs".to_owned()),
             ..DeletionRequest::default()
         };
-        let marked = |first: &DeletionRequest| {
+        let requested = |first: &DeletionRequest| {
             let mut metadata = deletion_request_metadata(&pod(json!({})), first, 1).unwrap();
             metadata["ownerReferences"] = owner.clone();
             metadata
         };
-        let chosen = marked(&by_set);
+        let chosen = requested(&by_set);
         assert_eq!(scale_in_replica_set(&pod(chosen.clone())), Some("rs"));
         assert_eq!(
             deletion_request_metadata(&pod(chosen.clone()), &by_set, 2),
@@ -297,7 +302,7 @@ mod tests {
         assert_eq!(other["annotations"][keys::SCALED_IN_BY], Value::Null);
         assert_eq!(other["annotations"][keys::DELETE_TIMESTAMP], "2");
         // A later request of the ReplicaSet does not change this.
-        let firm = pod(marked(&DeletionRequest::default()));
+        let firm = pod(requested(&DeletionRequest::default()));
         assert_eq!(deletion_request_metadata(&firm, &by_set, 2), None);
     }
 
@@ -313,9 +318,9 @@ mod tests {
         let first = deletion_request_metadata(&pod(json!({})), &with(Some(5)), 1).unwrap();
         let options = r#"{"gracePeriodSeconds":5,"toDelete":"1"}"#;
         assert_eq!(first["annotations"][keys::DELETE_OPTIONS], options);
-        let marked = pod(first);
-        assert_eq!(deletion_request_metadata(&marked, &with(None), 2), None);
-        let sooner = deletion_request_metadata(&marked, &with(Some(0)), 2).unwrap();
+        let requested = pod(first);
+        assert_eq!(deletion_request_metadata(&requested, &with(None), 2), None);
+        let sooner = deletion_request_metadata(&requested, &with(Some(0)), 2).unwrap();
         let sooner = &sooner["annotations"][keys::DELETE_OPTIONS];
         assert_eq!(sooner, r#"{"gracePeriodSeconds":0,"toDelete":"1"}"#);
         let stray = pod(json!({ "annotations": { (keys::DELETE_OPTIONS): options } }));
@@ -329,28 +334,28 @@ mod tests {
         let first =
             deletion_request_metadata(&pod(json!({})), &DeletionRequest::default(), now).unwrap();
         assert_eq!(first["labels"][keys::TO_DELETE], now.to_string());
-        let marked = pod(first);
+        let requested = pod(first);
         assert_eq!(
-            deletion_request_metadata(&marked, &DeletionRequest::default(), now),
+            deletion_request_metadata(&requested, &DeletionRequest::default(), now),
             None
         );
         assert_eq!(
             deletion_request_metadata(
-                &marked,
+                &requested,
                 &DeletionRequest::default(),
                 now + REFRESH_NANOS - 1
             ),
             None
         );
         assert_eq!(
-            deletion_request_metadata(&marked, &DeletionRequest::default(), now - REFRESH_NANOS),
+            deletion_request_metadata(&requested, &DeletionRequest::default(), now - REFRESH_NANOS),
             None
         );
-        let again =
-            deletion_request_metadata(&marked, &DeletionRequest::default(), now + REFRESH_NANOS)
+        let repeated =
+            deletion_request_metadata(&requested, &DeletionRequest::default(), now + REFRESH_NANOS)
                 .unwrap();
         assert_eq!(
-            again,
+            repeated,
             json!({ "annotations": { (keys::DELETE_TIMESTAMP): (now + REFRESH_NANOS).to_string() } })
         );
         // A label and a time that were written by hand stay unchanged.
@@ -366,7 +371,7 @@ mod tests {
     #[test]
     fn refusal_has_known_text_and_remaining_work() {
         assert_eq!(
-            deletion_refusal(&pod(json!({}))),
+            deletion_denial(&pod(json!({}))),
             "pod deletion process is underway and being managed by PodOpsLifecycle; Pod web-1 goes off traffic first, and is \
              then deleted; removing its label collaset.kusionstack.io/to-delete keeps it"
         );
@@ -377,21 +382,23 @@ mod tests {
             &[(Family::Preparing.key(DELETION_ID), "2")],
         );
         assert!(
-            deletion_refusal(&waiting).contains("PodOpsLifecycle; Pod web-1 goes off traffic now")
+            deletion_denial(&waiting).contains("PodOpsLifecycle; Pod web-1 goes off traffic now")
         );
         waiting.metadata.finalizers = ["other", "prot.podopslifecycle.kusionstack.io/a"]
             .map(str::to_owned)
             .into();
         assert!(
-            deletion_refusal(&waiting)
+            deletion_denial(&waiting)
                 .contains("PodOpsLifecycle with finalizers: [prot.podopslifecycle.kusionstack.io/a]; Pod web-1 goes when")
         );
-        let held = operating(
+        let held_pod = operating(
             DELETION_ID,
             DELETION_TYPE,
             false,
             &[(Family::PreCheck.key(DELETION_ID), "2")],
         );
-        assert!(deletion_refusal(&held).contains("waits until its PodTransitionRules let it go"));
+        assert!(
+            deletion_denial(&held_pod).contains("waits until its PodTransitionRules let it pass")
+        );
     }
 }

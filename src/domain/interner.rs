@@ -36,8 +36,8 @@ impl<T> From<T> for Shared<T> {
 }
 
 impl<A, T: FromIterator<A>> FromIterator<A> for Shared<T> {
-    fn from_iter<I: IntoIterator<Item = A>>(all: I) -> Self {
-        Shared::from(T::from_iter(all))
+    fn from_iter<I: IntoIterator<Item = A>>(items: I) -> Self {
+        Shared::from(T::from_iter(items))
     }
 }
 
@@ -70,11 +70,11 @@ impl<T> Default for Interner<T> {
 impl<T: PartialEq> Interner<T> {
     /// Replaces the value with an equal one of this [`Interner`]. If there is none, the value is added.
     pub fn intern(&mut self, value: &mut Shared<T>) {
-        if let Some(known) = self.0.iter().find(|known| ***known == **value) {
-            value.0 = Arc::clone(&known.0);
+        if let Some(shared) = self.0.iter().find(|shared| ***shared == **value) {
+            value.0 = Arc::clone(&shared.0);
             return;
         }
-        self.0.retain(|known| Arc::strong_count(&known.0) > 1);
+        self.0.retain(|shared| Arc::strong_count(&shared.0) > 1);
         if self.0.len() == MAX_DISTINCT {
             self.0.remove(0);
         }
@@ -112,24 +112,24 @@ mod tests {
     }
 
     #[test]
-    fn values_that_nobody_has_any_more_make_room() {
+    fn unused_values_are_dropped() {
         let mut pool = Interner::default();
-        let mut kept = Shared::from(0);
-        pool.intern(&mut kept);
+        let mut value = Shared::from(0);
+        pool.intern(&mut value);
         for n in 1..100 {
             pool.intern(&mut Shared::from(n));
         }
         let mut equal = Shared::from(0);
         pool.intern(&mut equal);
-        assert!(is_same(&kept, &equal));
+        assert!(is_same(&value, &equal));
         assert!(pool.0.len() <= 2, "{}", pool.0.len());
     }
 
     #[test]
     fn pool_of_values_that_all_differ_stays_small() {
         let mut pool = Interner::default();
-        let mut all: Vec<_> = (0..100).map(Shared::from).collect();
-        all.iter_mut().for_each(|value| pool.intern(value));
+        let mut values: Vec<_> = (0..100).map(Shared::from).collect();
+        values.iter_mut().for_each(|value| pool.intern(value));
         assert_eq!(pool.0.len(), MAX_DISTINCT);
     }
 }

@@ -22,12 +22,12 @@ pub fn format_ago(since: Timestamp, now: Timestamp) -> String {
     format_age(now.duration_since(since).as_secs())
 }
 
-/// The first `most` names: `a, b and 3 more`.
-pub fn list_names(names: &[&str], most: usize) -> String {
-    let (told, rest) = names.split_at(names.len().min(most));
-    match rest.len() {
-        0 => told.join(", "),
-        more => format!("{} and {more} more", told.join(", ")),
+/// The first `max` names: `a, b and 3 more`.
+pub fn list_names(names: &[&str], max: usize) -> String {
+    let (listed, others) = names.split_at(names.len().min(max));
+    match others.len() {
+        0 => listed.join(", "),
+        more => format!("{} and {more} more", listed.join(", ")),
     }
 }
 
@@ -38,14 +38,14 @@ pub fn partition_keeps_updated(partition: usize) -> String {
 
 /// The names of a Pod's PVCs, in parentheses after a space. Empty unless the scheduler's `sentence` mentions
 /// PersistentVolumeClaims without their names.
-pub fn append_pvc_names(sentence: &str, claims: &[String]) -> String {
-    let is_named = claims.iter().any(|claim| sentence.contains(claim));
-    if claims.is_empty() || is_named || !sentence.contains("PersistentVolumeClaim") {
+pub fn append_pvc_names(sentence: &str, pvcs: &[String]) -> String {
+    let is_named = pvcs.iter().any(|pvc| sentence.contains(pvc));
+    if pvcs.is_empty() || is_named || !sentence.contains("PersistentVolumeClaim") {
         return String::new();
     }
-    let names: Vec<&str> = claims.iter().map(String::as_str).collect();
-    let word = if names.len() == 1 { "claim" } else { "claims" };
-    format!(" ({word} {})", list_names(&names, 3))
+    let names: Vec<&str> = pvcs.iter().map(String::as_str).collect();
+    let noun = if names.len() == 1 { "claim" } else { "claims" };
+    format!(" ({noun} {})", list_names(&names, 3))
 }
 
 /// A number of Pods: `1 Pod`, `3 Pods`.
@@ -56,9 +56,9 @@ pub fn count_pods(count: usize) -> String {
     }
 }
 
-/// A number of Pods with a verb. `one` is the verb for a single Pod: `1 Pod leaves`, `3 Pods leave`.
-pub fn count_pods_with_verb(count: usize, one: &str, many: &str) -> String {
-    let verb = if count == 1 { one } else { many };
+/// A number of Pods with a verb. `singular` is the verb for one Pod: `1 Pod leaves`, `3 Pods leave`.
+pub fn count_pods_with_verb(count: usize, singular: &str, plural: &str) -> String {
+    let verb = if count == 1 { singular } else { plural };
     format!("{} {verb}", count_pods(count))
 }
 
@@ -134,8 +134,8 @@ pub const DEADLINE_DURATION: &str = "until its spec.activeDeadlineSeconds ends i
 /// What ends the claim of a Pod whose `spec.activeDeadlineSeconds` was set or lowered, before the deadline.
 pub fn deadline_frees_budget(pod: &str) -> String {
     format!(
-        "Pod {pod} keeps its place {DEADLINE_DURATION}, which nobody can raise or remove: to have the \
-         place earlier delete Pod {pod}, whose deletion needs no further place"
+        "Pod {pod} keeps its place {DEADLINE_DURATION}, which nobody can raise or remove: to free \
+         the place earlier, delete Pod {pod}, whose deletion needs no further place"
     )
 }
 
@@ -158,12 +158,12 @@ pub fn missing_operation_type(id: &str) -> String {
 }
 
 /// Why a budget lets no Pod go if the number of expected Pods is not known.
-pub const EXPECTED_UNKNOWN: &str =
+pub const EXPECTED_UNKNOWN_MESSAGE: &str =
     "it is not known how many Pods there should be: see the condition ExpectedKnown";
 
 /// The text about a Pod in the wait queue. `head` is the first Pod of the queue.
 pub fn queue_position(head: &str) -> String {
-    format!("waits for its turn behind {head}")
+    format!("waits in the queue behind {head}")
 }
 
 /// The remedy for a used budget. `minimum` is as in [`budget_figures`].
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn minimum_allowing_no_disruption_is_printed_as_written() {
-        let said = |value, limit| {
+        let describe = |value, limit| {
             let minimum = Some(BindingMinimum {
                 value,
                 desired: 4,
@@ -206,23 +206,23 @@ mod tests {
             format!("{figures}: {}", budget_remedy(limit, minimum))
         };
         assert_eq!(
-            said(IntOrPercent::Int(4), 0),
+            describe(IntOrPercent::Int(4), 0),
             "4 must be available (minAvailableValue), 2 are wanted, 4 are available: lower minAvailableValue, or scale up"
         );
         assert_eq!(
-            said(IntOrPercent::Percent(100), 0),
+            describe(IntOrPercent::Percent(100), 0),
             "4 must be available (minAvailableValue 100%), 2 are wanted, 4 are available: no disruption is allowed: lower \
              minAvailableValue or disable the rule"
         );
         assert_eq!(
-            said(IntOrPercent::Int(1), 1),
+            describe(IntOrPercent::Int(1), 1),
             "0 of 2 Pods are unavailable, the limit is 1: try again when one of them is available, or lower \
              minAvailableValue"
         );
     }
 
     #[test]
-    fn single_pod_is_told_in_the_singular() {
+    fn single_pod_has_a_singular_verb() {
         for (count, text) in [
             (0, "0 Pods leave"),
             (1, "1 Pod leaves"),

@@ -42,7 +42,7 @@ pub fn uid_token(uid: &str) -> Cow<'_, str> {
 /// kept: in these cases the change gives the Kubernetes garbage collector no reason to delete the Pod.
 pub fn owner_change<'a>(old: &Pod, new: &'a Pod) -> Option<OwnerChange<'a>> {
     let owners = &new.metadata.owner_references;
-    let before = &old.metadata.owner_references;
+    let old_owners = &old.metadata.owner_references;
     if owners.is_empty() {
         return None;
     }
@@ -51,12 +51,12 @@ pub fn owner_change<'a>(old: &Pod, new: &'a Pod) -> Option<OwnerChange<'a>> {
         (Some(old), Some(new)) if old.uid != new.uid
     );
     // A set is faster, because a Pod may have thousands of references.
-    let after: BTreeSet<_> = owners.iter().map(reference_identity).collect();
-    let harmless = !before.is_empty()
-        && before
+    let new_owners: BTreeSet<_> = owners.iter().map(reference_identity).collect();
+    let is_harmless = !old_owners.is_empty()
+        && old_owners
             .iter()
-            .all(|o| after.contains(&reference_identity(o)));
-    (other_controller || !harmless).then_some(OwnerChange {
+            .all(|o| new_owners.contains(&reference_identity(o)));
+    (other_controller || !is_harmless).then_some(OwnerChange {
         owners,
         other_controller,
     })

@@ -25,13 +25,14 @@ pub enum PendingDisruption {
 /// counts if the spec has changed since the creation. Pods of CollaSets are excepted, because CollaSets often change
 /// their Pods in place.
 pub fn pending_disruption(pod: &Pod) -> Option<PendingDisruption> {
-    let by_set = pod.controller().is_some_and(Owner::is_collaset);
-    if pod.spec.active_deadline_seconds.is_some() && pod.metadata.generation > 1 && !by_set {
+    let is_of_collaset = pod.controller().is_some_and(Owner::is_collaset);
+    if pod.spec.active_deadline_seconds.is_some() && pod.metadata.generation > 1 && !is_of_collaset
+    {
         return Some(PendingDisruption::Deadline);
     }
-    let resizes =
+    let has_unfinished_resize =
         !inplace::unfinished_resizes(pod).is_empty() || inplace::is_resize_unobservable(pod);
-    resizes.then(|| PendingDisruption::Resize {
+    has_unfinished_resize.then(|| PendingDisruption::Resize {
         deferred: inplace::is_resize_deferred(pod),
     })
 }
@@ -48,7 +49,7 @@ mod tests {
 
     use super::*;
 
-    fn told(patch: &Value) -> Option<PendingDisruption> {
+    fn disruption_of(patch: &Value) -> Option<PendingDisruption> {
         let mut pod = json!({
             "metadata": { "namespace": "n", "name": "web-1", "uid": "u1", "generation": 2 },
             "spec": { "containers": [{
@@ -67,26 +68,26 @@ mod tests {
     #[test]
     fn deadline_that_was_set_later_is_announced() {
         let deadline = json!({ "activeDeadlineSeconds": 600 });
-        assert_eq!(told(&json!({})), None);
+        assert_eq!(disruption_of(&json!({})), None);
         assert_eq!(
-            told(&json!({ "spec": deadline })),
+            disruption_of(&json!({ "spec": deadline })),
             Some(PendingDisruption::Deadline)
         );
         let created = json!({ "metadata": { "generation": 1 }, "spec": deadline });
-        assert_eq!(told(&created), None);
+        assert_eq!(disruption_of(&created), None);
         let owner = json!([{
             "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": "u",
             "controller": true,
         }]);
         let of_set = json!({ "metadata": { "ownerReferences": owner }, "spec": deadline });
-        assert_eq!(told(&of_set), None);
+        assert_eq!(disruption_of(&of_set), None);
     }
 
     #[test]
     fn restarting_resize_is_announced_until_done() {
         let resized = |memory: &str, cpu: &str| {
             let condition = json!([{ "type": "PodResizeInProgress", "status": "True" }]);
-            told(&json!({
+            disruption_of(&json!({
                 "spec": { "containers": [{
                     "name": "app", "resources": { "limits": { "memory": memory, "cpu": cpu } },
                     "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pod::{Container, ContainerStatus, Metadata, Owner, Pod};
+use super::pod::{Container, ContainerStatus, Owner, Pod, PodMetadata};
 use crate::api::keys;
 
 /// Largest number of bytes that a cache keeps of one Pod. A Pod of two containers has about 3,000, and one of eighty
@@ -53,7 +53,7 @@ impl Pod {
     }
 }
 
-impl Metadata {
+impl PodMetadata {
     /// Approximate number of bytes of the fields of variable length.
     fn metadata_bytes(&self) -> usize {
         let times = [&self.deletion_timestamp, &self.creation_timestamp];
@@ -70,7 +70,7 @@ impl Metadata {
     ///
     /// A Pod without some of its labels is covered by all rules of its namespace
     /// ([`RuleSet::selects`](super::rules::RuleSet::selects)). It counts as not available in each budget.
-    pub fn reduced(mut self) -> Metadata {
+    pub fn reduced(mut self) -> PodMetadata {
         if self.metadata_bytes() <= MAX_POD_BYTES {
             return self;
         }
@@ -93,16 +93,16 @@ pub fn fitting_labels(labels: BTreeMap<String, String>) -> (BTreeMap<String, Str
     }
     let mut labels: Vec<_> = labels.into_iter().collect();
     labels.sort_by_key(|(key, _)| label_rank(key)); // a stable sort keeps the order of the keys
-    let mut room = MAX_LABEL_BYTES;
-    let all = labels.len();
+    let mut free_bytes = MAX_LABEL_BYTES;
+    let count = labels.len();
     let fit = |(key, value): &(String, String)| {
-        let left = room.checked_sub(text_bytes([&**key, value]));
-        room = left.unwrap_or(room);
-        left.is_some()
+        let remaining = free_bytes.checked_sub(text_bytes([&**key, value]));
+        free_bytes = remaining.unwrap_or(free_bytes);
+        remaining.is_some()
     };
-    let kept: BTreeMap<_, _> = labels.into_iter().filter(fit).collect();
-    let dropped = kept.len() < all;
-    (kept, dropped)
+    let fitting: BTreeMap<_, _> = labels.into_iter().filter(fit).collect();
+    let dropped = fitting.len() < count;
+    (fitting, dropped)
 }
 
 /// The order in which labels are kept: the label of managed Pods, then labels that Operating and revisions use, then
@@ -121,33 +121,41 @@ fn label_rank(key: &str) -> u8 {
     }
 }
 
-fn text_bytes<'a>(all: impl IntoIterator<Item = &'a str>) -> usize {
-    all.into_iter().map(|t| t.len() + size_of::<String>()).sum()
+fn text_bytes<'a>(texts: impl IntoIterator<Item = &'a str>) -> usize {
+    texts
+        .into_iter()
+        .map(|t| t.len() + size_of::<String>())
+        .sum()
 }
 
-fn map_bytes(of: &BTreeMap<String, String>) -> usize {
-    of.iter()
+fn map_bytes(map: &BTreeMap<String, String>) -> usize {
+    map.iter()
         .map(|(key, value)| text_bytes([&**key, value]))
         .sum()
 }
 
-fn owner_bytes(of: &Owner) -> usize {
-    size_of_val(of) + text_bytes([&*of.api_version, &of.kind, &of.name, &of.uid])
+fn owner_bytes(owner: &Owner) -> usize {
+    size_of_val(owner) + text_bytes([&*owner.api_version, &owner.kind, &owner.name, &owner.uid])
 }
 
-fn container_bytes(of: &Container) -> usize {
-    let policies = of.resize_policy.iter();
+fn container_bytes(container: &Container) -> usize {
+    let policies = container.resize_policy.iter();
     let policies = policies.map(|p| text_bytes([&*p.resource_name, &p.restart_policy]));
-    size_of_val(of)
-        + text_bytes([&*of.name, &of.image])
-        + resource_bytes(&of.resources)
+    size_of_val(container)
+        + text_bytes([&*container.name, &container.image])
+        + resource_bytes(&container.resources)
         + policies.sum::<usize>()
 }
 
-fn container_status_bytes(of: &ContainerStatus) -> usize {
-    let waiting = of.waiting.as_ref();
-    size_of_val(of)
-        + text_bytes([&*of.name, &of.container_id, &of.image, &of.image_id])
+fn container_status_bytes(status: &ContainerStatus) -> usize {
+    let waiting = status.waiting.as_ref();
+    size_of_val(status)
+        + text_bytes([
+            &*status.name,
+            &status.container_id,
+            &status.image,
+            &status.image_id,
+        ])
         + waiting.map_or(0, |w| text_bytes([&*w.reason, &w.message]))
 }
 
@@ -168,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    fn metadata(patch: Value) -> Metadata {
+    fn metadata(patch: Value) -> PodMetadata {
         let mut metadata = json!({
             "namespace": "n", "name": "web-1", "uid": "u", "resourceVersion": "7", "finalizers": ["example.com/f"],
             "labels": { (keys::CONTROL): keys::CONTROL_VALUE, "app": "web" },
@@ -197,25 +205,31 @@ mod tests {
     #[test]
     fn large_metadata_are_reduced_to_identity_controller_and_some_labels() {
         let long = json!({ "annotations": { (keys::BYPASS): "x".repeat(MAX_POD_BYTES) } });
-        let kept = metadata(long).reduced();
+        let reduced = metadata(long).reduced();
         let usual = metadata(json!({}));
-        assert_eq!(kept.labels, usual.labels);
-        assert!(!kept.labels_dropped);
-        assert_eq!(kept.owner_references[..], usual.owner_references[1..]);
+        assert_eq!(reduced.labels, usual.labels);
+        assert!(!reduced.labels_dropped);
+        assert_eq!(reduced.owner_references[..], usual.owner_references[1..]);
         for key in ["example.com/", "a.kusionstack.io/", "kusionstack.io/a"] {
-            let kept = metadata(json!({ "labels": labels(key, 10_000) })).reduced();
+            let reduced = metadata(json!({ "labels": labels(key, 10_000) })).reduced();
             assert!(
-                kept.labels_dropped && kept.metadata_bytes() < MAX_POD_BYTES,
+                reduced.labels_dropped && reduced.metadata_bytes() < MAX_POD_BYTES,
                 "{key}"
             );
-            assert!(kept.labels.contains_key(keys::CONTROL), "{key}");
-            assert_eq!((kept.uid.as_str(), kept.resource_version), ("u", 7));
+            assert!(reduced.labels.contains_key(keys::CONTROL), "{key}");
+            assert_eq!((reduced.uid.as_str(), reduced.resource_version), ("u", 7));
         }
-        let own = json!({ "labels": labels("a/", 10_000) });
-        let mut own = metadata(own);
-        own.labels
+        let own_labels = json!({ "labels": labels("a/", 10_000) });
+        let mut own_labels = metadata(own_labels);
+        own_labels
+            .labels
             .insert(keys::SERVICE_AVAILABLE.to_owned(), "1".to_owned());
-        assert!(own.reduced().labels.contains_key(keys::SERVICE_AVAILABLE));
+        assert!(
+            own_labels
+                .reduced()
+                .labels
+                .contains_key(keys::SERVICE_AVAILABLE)
+        );
         let endless = json!({ "ownerReferences": [{ "uid": "x".repeat(MAX_POD_BYTES), "controller": true }] });
         assert_eq!(metadata(endless).reduced().owner_references.len(), 0);
     }
@@ -266,11 +280,11 @@ mod tests {
             json!({ "status": { "containerStatuses": [{ "imageID": long }] } }),
             json!({ "status": { "initContainerStatuses": many(json!({ "name": "a" })) } }),
         ] {
-            let said: String = pod.to_string().chars().take(80).collect();
+            let start: String = pod.to_string().chars().take(80).collect();
             let pod: Pod = serde_json::from_value(pod).unwrap();
             assert!(
                 pod.pod_bytes() > MAX_POD_BYTES,
-                "{said}: {}",
+                "{start}: {}",
                 pod.pod_bytes()
             );
         }

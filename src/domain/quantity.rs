@@ -9,7 +9,7 @@ pub struct Quantity {
     pub nanos: i128,
     format: Format,
     /// The text, if Go keeps the text because it is canonical or nearly canonical.
-    kept: Option<String>,
+    kept_text: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +53,10 @@ fn parse(text: &str) -> Option<Quantity> {
     }
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let digits = unsigned.trim_start_matches('0');
-    let (number, rest) = split_digits(digits);
-    let (fraction, suffix) = match rest.strip_prefix('.') {
-        Some(rest) => split_digits(rest),
-        None => ("", rest),
+    let (number, after_number) = split_digits(digits);
+    let (fraction, suffix) = match after_number.strip_prefix('.') {
+        Some(after_number) => split_digits(after_number),
+        None => ("", after_number),
     };
     if number.is_empty() && fraction.is_empty() && digits.len() == unsigned.len() {
         return None;
@@ -65,13 +65,13 @@ fn parse(text: &str) -> Option<Quantity> {
     let (format, exponent) = parse_suffix(suffix)?;
     let joined = format!("{number}{fraction}");
     let value: i128 = joined.parse().ok()?;
-    let places = i32::try_from(fraction.len()).ok()?;
+    let fraction_digits = i32::try_from(fraction.len()).ok()?;
     let (scaled, scale) = match format {
         Format::Binary => (
             value.checked_mul(1_i128.checked_shl(exponent.try_into().ok()?)?)?,
-            -places,
+            -fraction_digits,
         ),
-        _ => (value, exponent.checked_sub(places)?),
+        _ => (value, exponent.checked_sub(fraction_digits)?),
     };
     let mut nanos = scale_to_nanos(scaled, scale)?;
     if format == Format::Binary {
@@ -80,7 +80,7 @@ fn parse(text: &str) -> Option<Quantity> {
     if text.starts_with('-') {
         nanos = -nanos;
     }
-    let kept = match format {
+    let is_text_kept = match format {
         Format::Binary => {
             fraction.is_empty() && value & 7 != 0 && is_binary_fast_path(number, exponent)
         }
@@ -95,7 +95,7 @@ fn parse(text: &str) -> Option<Quantity> {
     Some(Quantity {
         nanos,
         format,
-        kept: kept.then(|| text.to_owned()),
+        kept_text: is_text_kept.then(|| text.to_owned()),
     })
 }
 
@@ -148,8 +148,8 @@ fn scale_to_nanos(value: i128, scale: i32) -> Option<i128> {
 
 impl std::fmt::Display for Quantity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(kept) = &self.kept {
-            return f.write_str(kept);
+        if let Some(text) = &self.kept_text {
+            return f.write_str(text);
         }
         let unit = 10_i128.pow(NANO_DIGITS);
         if self.nanos == 0 {

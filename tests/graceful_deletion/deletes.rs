@@ -127,7 +127,7 @@ async fn a_deletion_waits_for_the_budget_in_its_lifecycle() {
     assert!(waiting.labels().contains_key(keys::SERVICE_AVAILABLE));
     let told = refusal(scope.delete(&pods[0]).await).message;
     assert!(
-        told.contains(UNDERWAY) && told.contains("waits until its PodTransitionRules let it go"),
+        told.contains(UNDERWAY) && told.contains("waits until its PodTransitionRules let it pass"),
         "{told}"
     );
 }

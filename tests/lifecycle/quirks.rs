@@ -419,7 +419,7 @@ fn q6b_expected_finalizer_of_any_object_can_be_dirty() {
     let problem = controller_step(&world.pod, 9).problem.unwrap();
     assert!(
         problem.starts_with("annotation pod.kusionstack.io/available-conditions: EOF")
-            && problem.ends_with("the Pod stays unavailable until it is mended or removed"),
+            && problem.ends_with("the Pod stays unavailable until it is corrected or removed"),
         "{problem}"
     );
 }

@@ -137,7 +137,7 @@ fn forged_labels_are_refused_with_what_is_missing() {
         (Family::PreCheck, format!("{operating} is missing")),
         (
             Family::PreChecked,
-            format!("it goes with {operating} and with the operation-permission of its type"),
+            format!("it needs {operating} and the operation-permission of its type"),
         ),
         (
             Family::OperationPermission,
@@ -235,7 +235,7 @@ fn refused_service_available_label_names_what_the_pod_lacks() {
         ),
         (
             with(|w| w.pod.metadata.deletion_timestamp = Some("now".to_owned())),
-            "the Pod is ending",
+            "the Pod is terminating",
         ),
     ];
     for (pod, expected) in cases {

@@ -7,7 +7,7 @@ use operating::domain::lifecycle::{
     LabelPatch, LifecycleError, LifecycleStep, LifecycleWrite, Stage, controller_step,
     controller_step_with_passed, follow_readiness, is_held_offline, operator, restarts, validate,
 };
-use operating::domain::pod::{Condition, Pod, ReadinessGate};
+use operating::domain::pod::{Pod, PodCondition, ReadinessGate};
 
 /// The cooperator's finalizer, and the entry by which it is expected.
 pub const FINALIZER: &str = "prot.podopslifecycle.kusionstack.io/slb";
@@ -72,10 +72,10 @@ impl World {
         let conditions = &mut self.pod.status.conditions;
         conditions.retain(|c| c.type_ != type_);
         let status = if value { "True" } else { "False" };
-        conditions.push(Condition {
+        conditions.push(PodCondition {
             type_: type_.to_owned(),
             status: status.to_owned(),
-            ..Condition::default()
+            ..PodCondition::default()
         });
     }
 
@@ -117,7 +117,7 @@ impl World {
             again.advance_all();
             assert_eq!(again.patch(), patch, "settling twice is settling once");
             self.took_offline |= run.takes_offline();
-            let goes_on = status && run.has_passed();
+            let goes_on = status && run.has_passed_stage();
             patch.apply(&mut new.metadata.labels);
             if goes_on {
                 follow_readiness(&mut new, self.now);

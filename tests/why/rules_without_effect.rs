@@ -360,7 +360,7 @@ async fn rule_that_allows_no_disruption_warns() {
     let said = apply(bed, &scope, &spec).await;
     assert!(
         said.contains("rule budget lets no Pod go (minAvailableValue is 100%)")
-            && said.contains("lower minAvailableValue unless that is meant"),
+            && said.contains("lower minAvailableValue unless this is intended"),
         "{said}"
     );
     until(&scope, "Enforced", "True", "Enforced").await;

@@ -53,7 +53,7 @@ fn denial_names_pod_waiting_for_deadline_and_remedy() {
     assert!(
         text.ends_with(
             "; Pod web-1 keeps its place until its spec.activeDeadlineSeconds ends it, which nobody can raise or remove: \
-             to have the place earlier delete Pod web-1, whose deletion needs no further place"
+             to free the place earlier, delete Pod web-1, whose deletion needs no further place"
         ),
         "{text}"
     );

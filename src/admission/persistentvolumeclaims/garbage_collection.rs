@@ -19,7 +19,7 @@ use crate::api::keys;
 use crate::api_request;
 use crate::cluster::request_path::{self, ResourcePath};
 use crate::domain::collaset::orphans_its_pods;
-use crate::domain::pod::{Metadata, Owner};
+use crate::domain::pod::{Owner, PodMetadata};
 
 /// The question that the message of a denial names when it could not be answered.
 const CHECKED_SUBJECT: &str = "whether the PersistentVolumeClaim outlasts its CollaSet";
@@ -30,7 +30,7 @@ pub struct PvcCollectionValidator(pub Arc<AdmissionContext>);
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ReviewedPvc {
-    metadata: Metadata,
+    metadata: PodMetadata,
 }
 
 /// The fields of a CollaSet that decide. The spec has no type, because a set whose spec cannot be parsed may be
@@ -98,7 +98,7 @@ impl PvcCollectionValidator {
 }
 
 /// Why a PVC outlasts the set that owns it; `None` if it does not.
-fn retention_reason(pvc: &Metadata, set: &OwnerCollaSet) -> Option<&'static str> {
+fn retention_reason(pvc: &PodMetadata, set: &OwnerCollaSet) -> Option<&'static str> {
     let policy = "/scaleStrategy/persistentVolumeClaimRetentionPolicy/whenDeleted";
     let kept_for = pvc.labels.get(keys::KEPT_FOR);
     if set.metadata.deletion_timestamp.is_none() || orphans_its_pods(&set.metadata) {

@@ -14,7 +14,7 @@ use crate::api::resourcecontext::ResourceContextSpec;
 use crate::cluster::kind::WatchedKind;
 use crate::cluster::owner_sizes::workload_json::WorkloadObject;
 use crate::domain::collaset::observed::{InstancePool, Pvc, Revision};
-use crate::domain::pod::{Metadata, Owner};
+use crate::domain::pod::{Owner, PodMetadata};
 
 /// A cached kind.
 pub trait CachedKind: DeserializeOwned + Send + 'static {
@@ -29,14 +29,14 @@ pub trait CachedKind: DeserializeOwned + Send + 'static {
     fn object_cache(objects: &ObjectCaches) -> &ObjectCache<Self::Cached>;
 
     /// The metadata of the object.
-    fn metadata(&self) -> &Metadata;
+    fn metadata(&self) -> &PodMetadata;
 
     /// The fields that the cache keeps. `None` if the cache does not keep this object.
     fn into_cached(self) -> Option<Self::Cached>;
 
     /// Names of the CollaSets that a change of the object affects: its controller, or all CollaSets of the namespace if
     /// it has no controller.
-    fn affected_collasets(metadata: &Metadata, objects: &ObjectCaches) -> Vec<String> {
+    fn affected_collasets(metadata: &PodMetadata, objects: &ObjectCaches) -> Vec<String> {
         match controller(metadata) {
             Some(owner) if owner.is_collaset() => vec![owner.name.clone()],
             Some(_) => Vec::new(),
@@ -57,16 +57,16 @@ pub trait CachedKind: DeserializeOwned + Send + 'static {
     }
 }
 
-fn controller(metadata: &Metadata) -> Option<&Owner> {
+fn controller(metadata: &PodMetadata) -> Option<&Owner> {
     metadata.owner_references.iter().find(|o| o.controller)
 }
 
 /// Whether a CollaSet controls the object, or the object has no controller.
-fn is_controlled_by_collaset(metadata: &Metadata) -> bool {
+fn is_controlled_by_collaset(metadata: &PodMetadata) -> bool {
     controller(metadata).is_none_or(Owner::is_collaset)
 }
 
-fn controller_uid(metadata: &Metadata) -> Option<String> {
+fn controller_uid(metadata: &PodMetadata) -> Option<String> {
     controller(metadata).map(|owner| owner.uid.clone())
 }
 
@@ -75,7 +75,7 @@ fn controller_uid(metadata: &Metadata) -> Option<String> {
 #[derive(Debug)]
 pub struct CollaSetObject {
     pub(crate) budget: WorkloadObject,
-    metadata: Metadata,
+    metadata: PodMetadata,
     set: Option<CollaSet>,
 }
 
@@ -83,7 +83,7 @@ impl<'de> Deserialize<'de> for CollaSetObject {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Bare {
-            metadata: Metadata,
+            metadata: PodMetadata,
         }
         let raw = Box::<RawValue>::deserialize(d)?;
         let error = serde::de::Error::custom::<serde_json::Error>;
@@ -111,7 +111,7 @@ impl CachedKind for CollaSetObject {
         &objects.sets
     }
 
-    fn metadata(&self) -> &Metadata {
+    fn metadata(&self) -> &PodMetadata {
         &self.metadata
     }
 
@@ -121,7 +121,7 @@ impl CachedKind for CollaSetObject {
         Some(set)
     }
 
-    fn affected_collasets(metadata: &Metadata, _: &ObjectCaches) -> Vec<String> {
+    fn affected_collasets(metadata: &PodMetadata, _: &ObjectCaches) -> Vec<String> {
         vec![metadata.name.clone()]
     }
 }
@@ -130,7 +130,7 @@ impl CachedKind for CollaSetObject {
 #[derive(Debug, Deserialize)]
 #[serde(from = "WholeRevision")]
 pub struct RevisionObject {
-    metadata: Metadata,
+    metadata: PodMetadata,
     revision: i64,
     /// Null if the cache does not keep the revision. The revisions of StatefulSets and DaemonSets are often many more
     /// than those of CollaSets.
@@ -139,7 +139,7 @@ pub struct RevisionObject {
 
 #[derive(Deserialize)]
 struct WholeRevision {
-    metadata: Metadata,
+    metadata: PodMetadata,
     #[serde(default)]
     revision: i64,
     #[serde(default)]
@@ -167,7 +167,7 @@ impl CachedKind for RevisionObject {
         &objects.revisions
     }
 
-    fn metadata(&self) -> &Metadata {
+    fn metadata(&self) -> &PodMetadata {
         &self.metadata
     }
 
@@ -191,14 +191,14 @@ impl CachedKind for RevisionObject {
     }
 }
 
-fn creation_time(metadata: &Metadata) -> Option<Timestamp> {
+fn creation_time(metadata: &PodMetadata) -> Option<Timestamp> {
     metadata.creation_timestamp.as_deref()?.parse().ok()
 }
 
 /// A PersistentVolumeClaim.
 #[derive(Debug, Deserialize)]
 pub struct PvcObject {
-    metadata: Metadata,
+    metadata: PodMetadata,
 }
 
 impl CachedKind for PvcObject {
@@ -210,7 +210,7 @@ impl CachedKind for PvcObject {
         &objects.claims
     }
 
-    fn metadata(&self) -> &Metadata {
+    fn metadata(&self) -> &PodMetadata {
         &self.metadata
     }
 
@@ -233,7 +233,7 @@ impl CachedKind for PvcObject {
 /// A ResourceContext.
 #[derive(Debug, Deserialize)]
 pub struct ResourceContextObject {
-    metadata: Metadata,
+    metadata: PodMetadata,
     #[serde(default)]
     spec: Option<ResourceContextSpec>,
 }
@@ -247,7 +247,7 @@ impl CachedKind for ResourceContextObject {
         &objects.pools
     }
 
-    fn metadata(&self) -> &Metadata {
+    fn metadata(&self) -> &PodMetadata {
         &self.metadata
     }
 
@@ -262,7 +262,7 @@ impl CachedKind for ResourceContextObject {
 
     /// Names of the CollaSets that use the ResourceContext. If none uses it, the name of the ResourceContext is
     /// returned: a CollaSet of this name may have been deleted and have left it behind.
-    fn affected_collasets(metadata: &Metadata, objects: &ObjectCaches) -> Vec<String> {
+    fn affected_collasets(metadata: &PodMetadata, objects: &ObjectCaches) -> Vec<String> {
         let users = objects.collasets_using_context(&metadata.namespace, &metadata.name);
         match users.is_empty() {
             true => vec![metadata.name.clone()],

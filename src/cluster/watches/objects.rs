@@ -9,7 +9,7 @@ use crate::cluster::caches::Caches;
 use crate::cluster::changes::Change;
 use crate::cluster::objects::{CachedKind, CollaSetObject};
 use crate::cluster::watch::{UnreadableObjects, WatchSink};
-use crate::domain::pod::Metadata;
+use crate::domain::pod::PodMetadata;
 
 /// The sink of one cached kind.
 pub struct CacheSink<W> {
@@ -47,16 +47,16 @@ impl<W: CachedKind> CacheSink<W> {
             .collect();
         for key in W::object_cache(&self.caches.objects).replace(kept, version) {
             // The controller of an object that was deleted before we saw it is unknown; treat it as absent.
-            affected.extend(self.affected_collaset_keys(&Metadata {
+            affected.extend(self.affected_collaset_keys(&PodMetadata {
                 namespace: key.namespace,
                 name: key.name,
-                ..Metadata::default()
+                ..PodMetadata::default()
             }));
         }
         affected
     }
 
-    fn affected_collaset_keys(&self, metadata: &Metadata) -> Vec<(String, String)> {
+    fn affected_collaset_keys(&self, metadata: &PodMetadata) -> Vec<(String, String)> {
         W::affected_collasets(metadata, &self.caches.objects)
             .into_iter()
             .map(|name| (metadata.namespace.clone(), name))

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::cluster::caches::Caches;
 use crate::cluster::pods_by_controller::Neighbours;
 use crate::cluster::watch::{UnreadableObjects, WatchSink};
-use crate::domain::pod::{Metadata, Pod};
+use crate::domain::pod::{Pod, PodMetadata};
 use crate::domain::pod_size::{MAX_POD_BYTES, excess_message};
 
 /// The sink of managed Pods.
@@ -32,7 +32,7 @@ impl WatchSink<Pod> for PodSink {
         let mut pod: Pod = serde_json::from_str(raw)?;
         let bytes = pod.pod_bytes();
         if bytes > MAX_POD_BYTES {
-            let Metadata {
+            let PodMetadata {
                 namespace, name, ..
             } = &pod.metadata;
             let excess = excess_message(bytes);
@@ -70,7 +70,7 @@ impl WatchSink<Pod> for PodSink {
     fn parse_unreadable(&self, raw: &str) -> Option<Pod> {
         #[derive(Deserialize)]
         struct Bare {
-            metadata: Metadata,
+            metadata: PodMetadata,
         }
         let Bare { metadata } = serde_json::from_str(raw).ok()?;
         Some(Pod {

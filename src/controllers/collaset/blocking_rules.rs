@@ -91,7 +91,7 @@ fn blocking_budget(entry: &RuleEntry, pod: &Pod) -> Option<String> {
     let (desired, rule) = desired_by_rule.max_by_key(|(desired, _)| *desired)?;
     let rule_name = messages::qualified_rule_name(&entry.snapshot.rules.name, rule);
     Some(match entry.tally.unknown_replicas_owners().denies_all() {
-        true => format!("{rule_name}: {}", messages::EXPECTED_UNKNOWN),
+        true => format!("{rule_name}: {}", messages::EXPECTED_UNKNOWN_MESSAGE),
         false => {
             let (total, limit) = (size.total, size.total.saturating_sub(desired));
             format!("{rule_name}: at most {limit} of {total} Pods may be unavailable")

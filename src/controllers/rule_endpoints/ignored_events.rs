@@ -23,7 +23,7 @@ pub fn report_ignored(
     ignored: &[IgnoredPass],
 ) {
     let rule = &rule.id;
-    for IgnoredPass { operations, why } in ignored {
+    for IgnoredPass { operations, reason } in ignored {
         context
             .endpoint_caller
             .ignored
@@ -33,7 +33,7 @@ pub fn report_ignored(
         if let Some(entry) = state.rule(&key.namespace, &key.name) {
             let reference = entry.object.object_ref(&());
             let message = format!(
-                "Pods pass rule {rule} by failurePolicy Ignore, without an answer of its endpoint: {why}"
+                "Pods pass rule {rule} by failurePolicy Ignore, without an answer of its endpoint: {reason}"
             );
             events.record_event(&reference, true, EVENT_REASON, &message);
         }
@@ -44,7 +44,7 @@ pub fn report_ignored(
         for (pod, operation) in pods.take(MAX_EVENT_PODS) {
             let message = format!(
                 "Operation {operation} passed rule {rule} of PodTransitionRule {} by failurePolicy Ignore, without an answer of \
-                 its endpoint: {why}",
+                 its endpoint: {reason}",
                 key.name
             );
             events.record_event(&pod_reference(pod), true, EVENT_REASON, &message);

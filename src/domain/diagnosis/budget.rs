@@ -67,16 +67,16 @@ fn budget_row(object: &RuleObject) -> BudgetRow {
         .ledger
         .as_ref()
         .map_or(0, |ledger| ledger.claims.len());
-    let failed = |type_: &str| {
-        let mut all = status.conditions.iter();
-        all.find(|c| c.type_ == type_ && c.status == "False")
+    let failed_condition = |type_: &str| {
+        let mut conditions = status.conditions.iter();
+        conditions.find(|c| c.type_ == type_ && c.status == "False")
     };
-    let problem = failed("Enforced")
+    let problem = failed_condition("Enforced")
         .or_else(|| object.denies_all_condition())
-        .or_else(|| failed("Matched"))
+        .or_else(|| failed_condition("Matched"))
         .or_else(|| {
-            let mut all = status.conditions.iter();
-            all.find(|c| {
+            let mut conditions = status.conditions.iter();
+            conditions.find(|c| {
                 c.status == "True"
                     && (c.type_ == "RolloutsHeld" || c.reason == "TemplateNotMatched")
             })
@@ -86,7 +86,7 @@ fn budget_row(object: &RuleObject) -> BudgetRow {
         name: object.set.name.clone(),
         limited: object.set.availability_limits().next().is_some(),
         denies_all: object.denies_all_condition().is_some()
-            || failed("Enforced").is_some_and(|c| c.reason == "Invalid"),
+            || failed_condition("Enforced").is_some_and(|c| c.reason == "Invalid"),
         observed: status.observed_generation > 0
             && status.observed_generation == object.set.generation,
         allowed: status.disruptions_allowed.map(count),
@@ -95,7 +95,7 @@ fn budget_row(object: &RuleObject) -> BudgetRow {
         expected: count(status.expected_pods),
         waiting: count(status.waiting_pods),
         claims: u32::try_from(claims).unwrap_or(u32::MAX),
-        enforced: failed("Enforced").is_none_or(|c| c.reason == "Invalid"),
+        enforced: failed_condition("Enforced").is_none_or(|c| c.reason == "Invalid"),
         problem: problem.map(|c| format!("{}: {}", c.reason, c.message)),
     }
 }

@@ -18,23 +18,33 @@ pub enum DeletionPath {
 }
 
 /// How a deletion of the Pod goes, by the API server's answer to a dry-run deletion.
-pub fn deletion_path(pod: &Pod, trial: Option<&DryRunDeletion>) -> DeletionPath {
+pub fn deletion_path(pod: &Pod, dry_run: Option<&DryRunDeletion>) -> DeletionPath {
     if !grace_delete::has_lifecycle(pod) {
         return DeletionPath::Direct;
     }
     // If the deletion is permitted with the feature gate too, the answer proves nothing about the gate.
     let passes_anyway =
         grace_delete::permits_deletion(pod) || pod.annotation(keys::BYPASS).is_some();
-    match trial {
-        Some(trial) if is_lifecycle_refusal(trial) => DeletionPath::Lifecycle,
+    match dry_run {
+        Some(dry_run) if is_lifecycle_refusal(dry_run) => DeletionPath::Lifecycle,
         Some(DryRunDeletion::Allowed) if !passes_anyway => DeletionPath::Direct,
         _ => DeletionPath::Unknown,
     }
 }
 
+/// The API server's message if it refuses the deletion of the Pod. `None` also if the refused deletion begins the
+/// lifecycle of the Pod, because the lifecycle deletes the Pod later.
+pub fn lasting_refusal(dry_run: Option<&DryRunDeletion>) -> Option<&str> {
+    match dry_run? {
+        dry_run if is_lifecycle_refusal(dry_run) => None,
+        DryRunDeletion::Denied { message, .. } => Some(message),
+        _ => None,
+    }
+}
+
 /// Whether the server refuses a deletion only until the lifecycle has taken the Pod off traffic.
-pub fn is_lifecycle_refusal(trial: &DryRunDeletion) -> bool {
-    matches!(trial, DryRunDeletion::Denied { message, .. } if message.contains(grace_delete::UNDERWAY_MESSAGE))
+pub fn is_lifecycle_refusal(dry_run: &DryRunDeletion) -> bool {
+    matches!(dry_run, DryRunDeletion::Denied { message, .. } if message.contains(grace_delete::UNDERWAY_MESSAGE))
 }
 
 #[cfg(test)]
@@ -58,10 +68,7 @@ mod tests {
         let plain = pod(json!({}));
         let denied = |message: String| DryRunDeletion::Denied { code: 429, message };
         assert_eq!(
-            deletion_path(
-                &plain,
-                Some(&denied(grace_delete::deletion_refusal(&plain)))
-            ),
+            deletion_path(&plain, Some(&denied(grace_delete::deletion_denial(&plain)))),
             DeletionPath::Lifecycle
         );
         assert_eq!(

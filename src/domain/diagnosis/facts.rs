@@ -282,7 +282,7 @@ impl DryRunDeletion {
 /// Whether the API server could not reach a webhook of Operating. False for the webhooks of others.
 fn is_own_webhook_failure(message: &str) -> bool {
     let failed = message.split_once("failed calling webhook \"");
-    let name = failed.and_then(|(_, rest)| rest.split_once('"'));
+    let name = failed.and_then(|(_, after_prefix)| after_prefix.split_once('"'));
     let name = name.and_then(|(name, _)| name.strip_suffix(keys::GROUP));
     name.is_some_and(|name| name.ends_with('.'))
 }
@@ -347,12 +347,12 @@ mod tests {
 
     #[test]
     fn api_refusals_map_to_dry_run_outcomes() {
-        let held = "admission webhook \"pod-delete.apps.kusionstack.io\" denied the request: Pod web-0 is held";
+        let denial = "admission webhook \"pod-delete.apps.kusionstack.io\" denied the request: Pod web-0 is held";
         let denied = DryRunDeletion::Denied {
             code: 429,
             message: "Pod web-0 is held".to_owned(),
         };
-        assert_eq!(DryRunDeletion::from_api_refusal(429, held), denied);
+        assert_eq!(DryRunDeletion::from_api_refusal(429, denial), denied);
         let dead = "Internal error occurred: failed calling webhook \"pod-delete.apps.kusionstack.io\": refused";
         assert!(matches!(
             DryRunDeletion::from_api_refusal(500, dead),

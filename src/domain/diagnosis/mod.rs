@@ -92,8 +92,8 @@ impl RuleObject {
     fn held_rollout_message(&self, pod: &Pod) -> Option<&str> {
         let owner = rollout_owner(pod)?;
         let mut conditions = self.status()?.conditions.iter();
-        let held = conditions.find(|c| c.type_ == "RolloutsHeld" && c.status == "True")?;
-        rollouts::owner_sentence(&held.message, &owner)
+        let condition = conditions.find(|c| c.type_ == "RolloutsHeld" && c.status == "True")?;
+        rollouts::owner_sentence(&condition.message, &owner)
     }
 }
 
@@ -113,16 +113,16 @@ fn rollout_owner(pod: &Pod) -> Option<String> {
 /// Whether a condition says that owners can't be read or do not set their number of replicas, or that the ledger can't
 /// be used.
 fn is_denying_condition(condition: &Condition) -> bool {
-    let is_of = |type_: &str| condition.type_ == type_ && condition.status == "False";
-    is_of(conditions::LEDGER_USABLE)
-        || is_of("ExpectedKnown")
+    let is_false = |type_: &str| condition.type_ == type_ && condition.status == "False";
+    is_false(conditions::LEDGER_USABLE)
+        || is_false("ExpectedKnown")
             && conditions::DENYING_REASONS.contains(&condition.reason.as_str())
 }
 
 /// Why the rules of the namespace are not enforced.
 struct UnenforcedReason {
     /// A clause, with the remedy.
-    why: String,
+    reason: String,
     /// Whether the API server sends no request of the namespace to the server. If false, operations still wait for
     /// their rules.
     excluded: bool,
@@ -175,9 +175,9 @@ impl ObservedPod {
 pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
     let unenforced = unenforced_reason(observed);
     let excluded = unenforced.as_ref().filter(|u| u.excluded);
-    let excluded = excluded.map(|u| u.why.as_str());
+    let excluded = excluded.map(|u| u.reason.as_str());
     let rules = rules::rule_facts(observed, excluded, None);
-    let mut explanation = Diagnosis {
+    let mut diagnosis = Diagnosis {
         summary: String::new(),
         pod: pod_facts(&observed.pod, observed.context.unscheduled.as_deref()),
         owner: owner::owner_facts(observed, &rules),
@@ -192,22 +192,22 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
         next: Vec::new(),
         notes: observed.notes.clone(),
     };
-    explanation.operations = operations::operation_facts(observed, &explanation.rules, excluded);
+    diagnosis.operations = operations::operation_facts(observed, &diagnosis.rules, excluded);
     if let Some(unenforced) = &unenforced {
-        rules::mark_unenforced(&mut explanation.rules, &unenforced.why);
+        rules::mark_unenforced(&mut diagnosis.rules, &unenforced.reason);
     }
-    let why = unenforced.map(|u| u.why);
-    explanation.summary = summary::summarize(observed, &explanation, why.as_deref());
-    explanation.next = summary::next_steps(observed, &explanation);
-    explanation
+    let reason = unenforced.map(|u| u.reason);
+    diagnosis.summary = summary::summarize(observed, &diagnosis, reason.as_deref());
+    diagnosis.next = summary::next_steps(observed, &diagnosis);
+    diagnosis
 }
 
 /// Why the rules of the namespace are not enforced, by the namespace or by the condition of a rule. These reasons apply
 /// to all rules of a namespace.
 fn unenforced_reason(observed: &ObservedPod) -> Option<UnenforcedReason> {
-    if let Some(why) = observed.context.excluded.clone() {
+    if let Some(reason) = observed.context.excluded.clone() {
         return Some(UnenforcedReason {
-            why,
+            reason,
             excluded: true,
         });
     }
@@ -216,7 +216,7 @@ fn unenforced_reason(observed: &ObservedPod) -> Option<UnenforcedReason> {
         let mut rules = observed.rules.iter();
         let (_, message) = rules.find_map(|rule| rule.unenforced_message(reason))?;
         Some(UnenforcedReason {
-            why: message.to_owned(),
+            reason: message.to_owned(),
             excluded: reason == "NamespaceExcluded",
         })
     })
@@ -289,15 +289,16 @@ fn readiness_since(pod: &Pod) -> Option<Timestamp> {
 }
 
 fn claim_facts(observed: &ObservedPod) -> Vec<ClaimFacts> {
-    let objects = observed.rules.iter();
-    let all = objects.flat_map(|rule| {
+    let rules = observed.rules.iter();
+    let claims = rules.flat_map(|rule| {
         let ledger = rule.status().and_then(|s| s.ledger.as_ref());
         ledger
             .into_iter()
             .flat_map(|ledger| &ledger.claims)
             .map(|claim| (&rule.set.name, claim))
     });
-    all.filter(|(_, claim)| claim.pod_uid == observed.pod.metadata.uid)
+    claims
+        .filter(|(_, claim)| claim.pod_uid == observed.pod.metadata.uid)
         .map(|(object, claim)| ClaimFacts {
             object: object.clone(),
             operation: claim.operation.clone(),

@@ -2,23 +2,21 @@
 
 use std::sync::Arc;
 
-use super::facts::{
-    DryRunDeletion, OperationFacts, OperationWait, RuleFacts, RuleVerdict, WaitKind,
-};
+use super::facts::{OperationFacts, OperationWait, RuleFacts, RuleVerdict, WaitKind};
 use super::{ObservedPod, PodController, deletion_path, owner, parse_stamp, rules};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::revision::inplace::{UpdateProgress, update_progress};
 use crate::domain::collaset::strategy::ResolvedStrategy;
 use crate::domain::collaset::{OperationState, SetOperation};
+use crate::domain::lifecycle::operator::DELETION_ID;
 use crate::domain::lifecycle::service_obstacles::{self, ServiceObstacle};
 use crate::domain::lifecycle::{ExpectedFinalizers, Phase, Stage, stored_phases};
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
-/// Lifecycle IDs of a CollaSet's operations, and of a deletion by `to-delete` (contract 3.1).
+/// Lifecycle ID of a CollaSet's operations (contract 3.1).
 const COLLASET_ID: &str = "collaset";
-const DELETION_ID: &str = "pod-delete";
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -28,14 +26,14 @@ pub fn operation_facts(
     rules: &[RuleFacts],
     excluded: Option<&str>,
 ) -> Vec<OperationFacts> {
-    let all = stored_phases(&observed.pod);
-    let several = all.len() > 1;
-    let all = all.into_iter().map(|(id, phase)| {
+    let phases = stored_phases(&observed.pod);
+    let has_several = phases.len() > 1;
+    let phases = phases.into_iter().map(|(id, phase)| {
         // An endpoint answers for each operation separately.
-        let own = several.then(|| rules::rule_facts(observed, excluded, Some(&id)));
-        operation_fact(observed, own.as_deref().unwrap_or(rules), id, phase)
+        let own_rules = has_several.then(|| rules::rule_facts(observed, excluded, Some(&id)));
+        operation_fact(observed, own_rules.as_deref().unwrap_or(rules), id, phase)
     });
-    all.collect()
+    phases.collect()
 }
 
 fn operation_fact(
@@ -57,9 +55,9 @@ fn operation_fact(
         Phase::Completing => label(Family::Completing),
     };
     let deletes = id == DELETION_ID || type_ == "scale-in";
-    let deleted = match deletion_refusal(observed) {
+    let deleted = match lasting_deletion_refusal(observed) {
         Some(_) => {
-            "the Pod is deleted once the API server lets it be".to_owned()
+            "the Pod is deleted once the API server allows it".to_owned()
                 + &describe_way_back(observed, &id)
         }
         None => "the Pod is deleted".to_owned(),
@@ -103,13 +101,8 @@ fn operation_fact(
     }
 }
 
-/// The API server's message if it refuses the deletion of the Pod permanently.
-fn deletion_refusal(observed: &ObservedPod) -> Option<&str> {
-    match &observed.context.dry_run_deletion {
-        Some(trial) if deletion_path::is_lifecycle_refusal(trial) => None,
-        Some(DryRunDeletion::Denied { message, .. }) => Some(message),
-        _ => None,
-    }
+fn lasting_deletion_refusal(observed: &ObservedPod) -> Option<&str> {
+    deletion_path::lasting_refusal(observed.context.dry_run_deletion.as_ref())
 }
 
 /// The command that brings a Pod back on traffic if it can't be deleted, after `; `. Empty if the set decides about the
@@ -127,15 +120,15 @@ fn describe_way_back(observed: &ObservedPod, id: &str) -> String {
             PodController::CollaSet(set) => Some(set),
             _ => None,
         });
-    let names = |set: &&Arc<CollaSet>| {
+    let names_pod = |set: &&Arc<CollaSet>| {
         let scale = set.spec.scale_strategy.as_ref();
         scale.is_some_and(|scale| scale.pod_to_delete.contains(&pod.name))
     };
-    let first = set.filter(names).map_or_else(String::new, |set| {
+    let prerequisite = set.filter(names_pod).map_or_else(String::new, |set| {
         let name = set.metadata.name.as_deref().unwrap_or_default();
         format!(", after its name is out of podToDelete of CollaSet {name}")
     });
-    format!("; this brings it back on traffic instead{first}: `{command}`")
+    format!("; this brings it back on traffic instead{prerequisite}: `{command}`")
 }
 
 fn new_wait(on: WaitKind, name: impl Into<String>, text: impl Into<String>) -> OperationWait {
@@ -150,7 +143,9 @@ fn new_wait(on: WaitKind, name: impl Into<String>, text: impl Into<String>) -> O
 fn stage_waits(rules: &[RuleFacts], stage: Stage, type_: &str, id: &str) -> Vec<OperationWait> {
     if stage == Stage::PreCheck && type_.is_empty() {
         let key = Family::OperationType.key(id);
-        let text = format!("whoever began it, to set the label {key} to the type of the operation");
+        let text = format!(
+            "the client that began it, to set the label {key} to the type of the operation"
+        );
         return vec![new_wait(WaitKind::Operator, key, text)];
     }
     let of_stage = rules.iter().filter(|rule| rule.stage == stage.as_str());
@@ -171,19 +166,22 @@ fn stage_waits(rules: &[RuleFacts], stage: Stage, type_: &str, id: &str) -> Vec<
         })
         .collect();
     if waits.is_empty() && stage == Stage::PreCheck {
-        let longer = of_stage
+        let longest_queue = of_stage
             .filter(|rule| rule.verdict == RuleVerdict::Passes)
             .filter_map(|rule| Some((rule, rule.budget.as_ref()?.before?)))
             .max_by_key(|(_, before)| *before);
-        if let Some((rule, before)) = longer.filter(|(_, before)| *before > 0) {
+        if let Some((rule, before)) = longest_queue.filter(|(_, before)| *before > 0) {
             let head = rule.budget.as_ref().and_then(|b| b.behind.as_deref());
             let head = head.unwrap_or("another Pod");
-            let others = match before {
-                1 => format!("its turn behind {head}, which waits"),
-                before => format!("its turn behind {head} and {} more, which wait", before - 1),
+            let position = match before {
+                1 => format!("its place in the queue behind {head}, which waits"),
+                before => format!(
+                    "its place in the queue behind {head} and {} more, which wait",
+                    before - 1
+                ),
             };
             let text = format!(
-                "{others} longer for {}",
+                "{position} longer for {}",
                 messages::qualified_rule_name(&rule.object, &rule.rule)
             );
             waits.push(new_wait(
@@ -229,7 +227,7 @@ fn preparing_waits(pod: &Pod) -> Vec<OperationWait> {
         }
     }
     if waits.is_empty() {
-        let text = "the lifecycle controller, to make the next step: nothing keeps it, unless an Event of the Pod says who refuses the write";
+        let text = "the lifecycle controller, to make the next step: nothing keeps it, unless an Event of the Pod says what refuses the write";
         waits.push(new_wait(WaitKind::Controller, "", text));
     }
     waits
@@ -238,11 +236,11 @@ fn preparing_waits(pod: &Pod) -> Vec<OperationWait> {
 /// Row 6: the operator that works on the Pod.
 fn operate_waits(observed: &ObservedPod, id: &str, type_: &str) -> Vec<OperationWait> {
     let pod = &*observed.pod;
-    let one = match id {
-        DELETION_ID if let Some(why) = deletion_refusal(observed) => new_wait(
+    let operator_wait = match id {
+        DELETION_ID if let Some(reason) = lasting_deletion_refusal(observed) => new_wait(
             WaitKind::User,
             "",
-            format!("the API server, which refuses its deletion: {why}"),
+            format!("the API server, which refuses its deletion: {reason}"),
         ),
         DELETION_ID => new_wait(
             WaitKind::Controller,
@@ -266,27 +264,28 @@ fn operate_waits(observed: &ObservedPod, id: &str, type_: &str) -> Vec<Operation
             }
             None => {
                 let key = Family::Operating.key(id);
-                let text =
-                    format!("whoever began it, to do its work and then remove the label {key}");
+                let text = format!(
+                    "the client that began it, to do its work and then remove the label {key}"
+                );
                 new_wait(WaitKind::Operator, id, text)
             }
         },
     };
     let kubelet = match update_progress(pod) {
-        UpdateProgress::Waiting(why) | UpdateProgress::Refused(why) => Some(new_wait(
+        UpdateProgress::Waiting(reason) | UpdateProgress::Refused(reason) => Some(new_wait(
             WaitKind::Kubelet,
             "",
-            format!("the kubelet: {why}"),
+            format!("the kubelet: {reason}"),
         )),
         UpdateProgress::Done => None,
     };
-    kubelet.into_iter().chain([one]).collect()
+    kubelet.into_iter().chain([operator_wait]).collect()
 }
 
 /// The wait for the CollaSet: its delay, its pause, or its work.
 fn collaset_wait(observed: &ObservedPod, type_: &str) -> OperationWait {
     let Some(PodController::CollaSet(set)) = &observed.controller else {
-        let text = "its CollaSet, which is gone or could not be read";
+        let text = "its CollaSet, which does not exist or could not be read";
         return new_wait(WaitKind::Operator, COLLASET_ID, text);
     };
     let name = set.metadata.name.clone().unwrap_or_default();
@@ -297,27 +296,31 @@ fn collaset_wait(observed: &ObservedPod, type_: &str) -> OperationWait {
     };
     let delay = operation.delay_nanos(&ResolvedStrategy::from_spec(&set.spec));
     let now = u64::try_from(observed.now.as_nanosecond()).unwrap_or(0);
-    let begun = observed.pod.annotation(keys::LAST_POD_STATUS).is_some();
-    if let OperationState::Delayed(left) = operation.operation_state(&observed.pod, delay, now)
-        && !begun
+    let has_update_begun = observed.pod.annotation(keys::LAST_POD_STATUS).is_some();
+    if let OperationState::Delayed(remaining) = operation.operation_state(&observed.pod, delay, now)
+        && !has_update_begun
     {
-        let seconds = i64::try_from(left.div_ceil(SECOND)).unwrap_or(i64::MAX);
-        let (delay, left) = (delay / SECOND, messages::format_age(seconds));
+        let seconds = i64::try_from(remaining.div_ceil(SECOND)).unwrap_or(i64::MAX);
+        let (delay, remaining) = (delay / SECOND, messages::format_age(seconds));
         let text =
-            format!("CollaSet {name}: its operationDelaySeconds are {delay}, {left} are left");
+            format!("CollaSet {name}: its operationDelaySeconds are {delay}, {remaining} are left");
         return new_wait(WaitKind::Delay, name, text);
     }
     if set.spec.paused {
         let text = format!("CollaSet {name}, which is paused: set spec.paused to false");
         return new_wait(WaitKind::User, name, text);
     }
-    let from = observed.pod.label(keys::REVISION).unwrap_or_default();
-    let text = match (scales_in, begun) {
+    let present_revision = observed.pod.label(keys::REVISION).unwrap_or_default();
+    let text = match (scales_in, has_update_begun) {
         (true, _) => format!("CollaSet {name}, to scale the Pod in"),
-        (false, true) => format!("CollaSet {name}, to finish the update to revision {from}"),
+        (false, true) => {
+            format!("CollaSet {name}, to finish the update to revision {present_revision}")
+        }
         (false, false) => match owner::updated_revision(set) {
-            Some(to) => format!("CollaSet {name}, to update the Pod from revision {from} to {to}"),
-            None => format!("CollaSet {name}, to update the Pod from revision {from}"),
+            Some(updated_revision) => format!(
+                "CollaSet {name}, to update the Pod from revision {present_revision} to {updated_revision}"
+            ),
+            None => format!("CollaSet {name}, to update the Pod from revision {present_revision}"),
         },
     };
     new_wait(WaitKind::Operator, name, text)
@@ -328,7 +331,7 @@ fn completing_waits(pod: &Pod, id: &str) -> Vec<OperationWait> {
     let obstacles = service_obstacles::service_obstacles(pod, &[id]);
     let mut waits: Vec<OperationWait> = obstacles.into_iter().map(wait_from_obstacle).collect();
     if waits.is_empty() {
-        let text = "the lifecycle controller, to make the last step: nothing keeps it, unless an Event of the Pod says who refuses the write";
+        let text = "the lifecycle controller, to make the last step: nothing keeps it, unless an Event of the Pod says what refuses the write";
         waits.push(new_wait(WaitKind::Controller, "", text));
     }
     waits

@@ -34,11 +34,19 @@ pub fn owner_facts(observed: &ObservedPod, rules: &[RuleFacts]) -> Option<OwnerF
             let paused = rollout.paused.then(|| PAUSED_MESSAGE.to_owned());
             let step = describe_steps(set);
             let pauses = step.as_ref().is_some_and(|step| step.pauses);
-            let kept = older_revision_reason(observed, set, &rollout).filter(|_| step.is_none());
-            let bound = (!pauses).then(|| describe_max_unavailable(observed, set, &rollout));
-            let surge = (!pauses).then(|| describe_max_surge(observed, set, &rollout));
+            let older_reason =
+                older_revision_reason(observed, set, &rollout).filter(|_| step.is_none());
+            let unavailable_limit =
+                (!pauses).then(|| describe_max_unavailable(observed, set, &rollout));
+            let surge_limit = (!pauses).then(|| describe_max_surge(observed, set, &rollout));
             let step = step.map(|step| step.text);
-            let remarks = [paused, step, kept, bound.flatten(), surge.flatten()];
+            let remarks = [
+                paused,
+                step,
+                older_reason,
+                unavailable_limit.flatten(),
+                surge_limit.flatten(),
+            ];
             let remarks: Vec<String> = remarks.into_iter().flatten().collect();
             facts.remark = (!remarks.is_empty()).then(|| remarks.join("; "));
             if observed.is_set_deleted() {
@@ -66,7 +74,7 @@ fn is_availability_rule(rule: &RuleFacts) -> bool {
 fn describe_recreate(deployment: &str) -> String {
     format!(
         "Deployment {deployment} has the strategy Recreate, which deletes all Pods before it makes new ones: under a rule \
-         with availablePolicy its rollouts stand still once the budget is used up; use RollingUpdate"
+         with availablePolicy its rollouts stop once the budget is used up; use RollingUpdate"
     )
 }
 
@@ -120,21 +128,21 @@ fn describe_steps(set: &CollaSet) -> Option<RolloutPosition> {
     if step < 1 || step > steps {
         return None;
     }
-    let at = format!("step {step} of {steps}");
+    let position = format!("step {step} of {steps}");
     let mut conditions = status.conditions.iter();
     let pause = conditions.find(|c| c.type_ == "Update" && c.reason == "StepPaused");
     // The message begins with the step, such as "step 2 of 4". The rest says how the pause ends.
-    let pause = pause.and_then(|c| c.message.strip_prefix(&at));
+    let pause = pause.and_then(|c| c.message.strip_prefix(&position));
     Some(RolloutPosition {
         text: match pause {
-            Some(pause) => format!("its rollout is at {at}, which{pause}"),
-            None => format!("its rollout is at {at}"),
+            Some(pause) => format!("its rollout is at {position}, which{pause}"),
+            None => format!("its rollout is at {position}"),
         },
         pauses: pause.is_some(),
     })
 }
 
-const PAUSED_MESSAGE: &str = "it is paused: set spec.paused to false to let it scale and update (a Pod that is deleted is made again all the same)";
+const PAUSED_MESSAGE: &str = "it is paused: set spec.paused to false to let it scale and update (a deleted Pod is still recreated)";
 
 /// Reasons of conditions about a write that the API server refuses, or about a Pod that can't enter or leave the set.
 const REFUSAL_REASONS: [&str; 5] = [
@@ -148,22 +156,22 @@ const REFUSAL_REASONS: [&str; 5] = [
 /// Refused writes of a set, each reason and each message once, and the message of the condition `Stalled`.
 fn collaset_problems(set: &CollaSet) -> Vec<String> {
     let conditions = set.status.iter().flat_map(|status| &status.conditions);
-    let mut told: Vec<(&str, &str)> = Vec::new();
-    let troubles = conditions.filter_map(|c| {
+    let mut reported: Vec<(&str, &str)> = Vec::new();
+    let problems = conditions.filter_map(|c| {
         let (type_, reason, message) = (&*c.type_, &*c.reason, &c.message);
         match (type_, &*c.status) {
             ("Scale" | "Update" | "Ready", "False") if REFUSAL_REASONS.contains(&reason) => {
                 // Several conditions may report the same refusal, one of them with an additional text.
-                let mut known = told.iter();
-                let is_new = !known.any(|(r, m)| *r == reason || message.starts_with(m));
-                told.push((reason, message));
+                let mut earlier = reported.iter();
+                let is_new = !earlier.any(|(r, m)| *r == reason || message.starts_with(m));
+                reported.push((reason, message));
                 is_new.then(|| format!("{reason}: {message}"))
             }
             ("Stalled", "True") => Some(format!("{type_}: {reason}: {message}")),
             _ => None,
         }
     });
-    troubles.collect()
+    problems.collect()
 }
 
 /// Why a Pod of an older revision is not updated.
@@ -185,20 +193,20 @@ fn older_revision_reason(
         )),
         Some(partition) => {
             let partition = usize::try_from(partition).unwrap_or(usize::MAX);
-            let own = owned_pods(observed);
-            let older = own.as_ref().map(|own| count_older(own, rollout));
+            let owned = owned_pods(observed);
+            let older = owned.as_ref().map(|owned| count_older(owned, rollout));
             let is_kept = older.is_some_and(|older| older <= partition);
-            let may = if is_kept { "is" } else { "may be" };
-            let kept = older.map_or(partition, |older| older.min(partition));
-            let pods = messages::count_pods(kept);
+            let verb = if is_kept { "is" } else { "may be" };
+            let kept_count = older.map_or(partition, |older| older.min(partition));
+            let pods = messages::count_pods(kept_count);
             // The other Pods are updated already.
-            let present = own.map_or(0, |own| own.len());
-            let raised = match kept < partition.min(present) {
+            let present = owned.map_or(0, |owned| owned.len());
+            let raised_partition = match kept_count < partition.min(present) {
                 true => format!("; {}", messages::partition_keeps_updated(partition)),
                 false => String::new(),
             };
             Some(format!(
-                "its partition keeps {pods} on older revisions, this one {may} among them{raised}"
+                "its partition keeps {pods} on older revisions, this one {verb} among them{raised_partition}"
             ))
         }
         None if pod.label(keys::UPDATE_INCLUDED).is_none() => Some(format!(
@@ -215,23 +223,24 @@ pub fn may_be_bounded(set: &CollaSet, pod: &Pod) -> bool {
     let update = set.spec.update_strategy.as_ref();
     let is_bounded = update.is_some_and(|u| u.max_unavailable.is_some() || u.max_surge.is_some());
     let rollout = rollout_facts(set, pod);
-    (is_bounded || rollout.partition.is_some_and(|kept| kept > 0)) && awaits_update(&rollout, pod)
+    (is_bounded || rollout.partition.is_some_and(|partition| partition > 0))
+        && awaits_update(&rollout, pod)
 }
 
 /// The Pods of the Pod's controller. `None` if they were not read, which shows by the absence of the Pod itself.
 fn owned_pods(observed: &ObservedPod) -> Option<Vec<&Arc<Pod>>> {
     let uid = &observed.pod.controller()?.uid;
-    let own = observed.pods.iter();
-    let own = own.filter(|pod| pod.controller().is_some_and(|owner| owner.uid == *uid));
-    let own: Vec<_> = own.collect();
-    let mut listed = own.iter();
+    let owned = observed.pods.iter();
+    let owned = owned.filter(|pod| pod.controller().is_some_and(|owner| owner.uid == *uid));
+    let owned: Vec<_> = owned.collect();
+    let mut listed = owned.iter();
     listed.find(|pod| pod.metadata.uid == observed.pod.metadata.uid)?;
-    Some(own)
+    Some(owned)
 }
 
 /// How many of these Pods have an older revision and no update in progress.
-fn count_older(own: &[&Arc<Pod>], rollout: &RolloutFacts) -> usize {
-    let older = own.iter().filter(|pod| {
+fn count_older(owned: &[&Arc<Pod>], rollout: &RolloutFacts) -> usize {
+    let older = owned.iter().filter(|pod| {
         pod.label(keys::REVISION) != Some(&*rollout.updated_revision)
             && !operator::is_in_progress(pod, "collaset", "update")
     });
@@ -246,7 +255,7 @@ fn describe_max_unavailable(
     rollout: &RolloutFacts,
 ) -> Option<String> {
     let strategy = ResolvedStrategy::from_spec(&set.spec);
-    let most = strategy.max_unavailable?;
+    let limit = strategy.max_unavailable?;
     let value = set
         .spec
         .update_strategy
@@ -254,31 +263,31 @@ fn describe_max_unavailable(
         .max_unavailable
         .as_ref()?;
     let value = IntOrPercent::parse(value).ok()?;
-    let waits = awaits_update(rollout, &observed.pod) && observed.pod.is_available();
-    if !waits
+    let is_waiting = awaits_update(rollout, &observed.pod) && observed.pod.is_available();
+    if !is_waiting
         || is_update_paused_or_unselected(observed, rollout)
         || strategy.policy == UpdatePolicy::Replace
     {
         return None;
     }
-    let own = owned_pods(observed)?;
+    let owned = owned_pods(observed)?;
     let operations = ["update", "scale-in"];
-    let kept = kept_by_step(set, &strategy).max(kept_by_partition(set, &strategy));
-    if count_older(&own, rollout) <= kept {
+    let kept_count = kept_by_step(set, &strategy).max(kept_by_partition(set, &strategy));
+    if count_older(&owned, rollout) <= kept_count {
         return None;
     }
     let is_staying = |pod: &&&Arc<Pod>| {
         let mut operations = operations.iter();
-        let goes = operations.any(|type_| operator::is_in_progress(pod, "collaset", type_))
+        let is_leaving = operations.any(|type_| operator::is_in_progress(pod, "collaset", type_))
             || pod.label(keys::TO_DELETE).is_some();
-        pod.is_available() && !goes
+        pod.is_available() && !is_leaving
     };
-    let wanted = strategy.replicas;
-    let away = wanted.saturating_sub(own.iter().filter(is_staying).count());
-    (away >= most).then(|| {
+    let replicas = strategy.replicas;
+    let unavailable = replicas.saturating_sub(owned.iter().filter(is_staying).count());
+    (unavailable >= limit).then(|| {
         format!(
-            "its updateStrategy.maxUnavailable ({value}) holds the update of this Pod: {away} of {wanted} Pods are unavailable or on \
-             their way, and at most {most} may be"
+            "its updateStrategy.maxUnavailable ({value}) holds the update of this Pod: {unavailable} of {replicas} Pods are unavailable or on \
+             their way, and at most {limit} may be"
         )
     })
 }
@@ -297,29 +306,29 @@ fn describe_max_surge(
     rollout: &RolloutFacts,
 ) -> Option<String> {
     let strategy = ResolvedStrategy::from_spec(&set.spec);
-    let most = strategy.max_surge?;
+    let limit = strategy.max_surge?;
     let value = set.spec.update_strategy.as_ref()?.max_surge.as_ref()?;
     let value = IntOrPercent::parse(value).ok()?;
     let pod = &observed.pod;
-    let waits = awaits_update(rollout, pod) && pod.label(keys::TO_REPLACE).is_none();
-    if !waits
+    let is_waiting = awaits_update(rollout, pod) && pod.label(keys::TO_REPLACE).is_none();
+    if !is_waiting
         || is_update_paused_or_unselected(observed, rollout)
         || strategy.policy != UpdatePolicy::Replace
     {
         return None;
     }
-    let own = owned_pods(observed)?;
-    let present = own.iter().filter(|pod| !pod.is_terminating());
+    let owned = owned_pods(observed)?;
+    let present = owned.iter().filter(|pod| !pod.is_terminating());
     // A replace pair of a cancelled update counts as long as both of its Pods exist.
-    let halves = present.clone();
-    let halves: BTreeMap<_, _> = halves
-        .filter_map(|half| Some((half.label(keys::REPLACE_PAIR_ORIGIN_NAME)?, half)))
+    let new_halves = present.clone();
+    let new_halves: BTreeMap<_, _> = new_halves
+        .filter_map(|new_half| Some((new_half.label(keys::REPLACE_PAIR_ORIGIN_NAME)?, new_half)))
         .collect();
     let is_replaced = |pod: &Pod| match pod.label(keys::TO_REPLACE) {
         Some(_) => pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some(),
-        None => halves
+        None => new_halves
             .get(&*pod.metadata.name)
-            .is_some_and(|half| half.label(keys::REVISION) != pod.label(keys::REVISION)),
+            .is_some_and(|new_half| new_half.label(keys::REVISION) != pod.label(keys::REVISION)),
     };
     if is_replaced(pod) {
         return None;
@@ -328,21 +337,21 @@ fn describe_max_surge(
     let waiting = present
         .clone()
         .filter(|pod| is_older(pod) && !is_replaced(pod));
-    let kept = kept_by_step(set, &strategy).max(kept_by_partition(set, &strategy));
-    let open = present.filter(|pod| is_replaced(pod)).count();
-    if open < most || waiting.count() <= kept {
+    let kept_count = kept_by_step(set, &strategy).max(kept_by_partition(set, &strategy));
+    let replaced_count = present.filter(|pod| is_replaced(pod)).count();
+    if replaced_count < limit || waiting.count() <= kept_count {
         return None;
     }
-    let pods = messages::count_pods_with_verb(open, "is", "are");
+    let pods = messages::count_pods_with_verb(replaced_count, "is", "are");
     Some(format!(
-        "its updateStrategy.maxSurge ({value}) holds the update of this Pod: {pods} being replaced, and at most {most} may be"
+        "its updateStrategy.maxSurge ({value}) holds the update of this Pod: {pods} being replaced, and at most {limit} may be"
     ))
 }
 
 /// Number of Pods that the partition keeps on older revisions. 0 if it is uncertain.
 fn kept_by_partition(set: &CollaSet, strategy: &ResolvedStrategy) -> usize {
     match strategy.scope {
-        UpdateScope::Partition(kept) if !is_template_rolled_back(set) => kept,
+        UpdateScope::Partition(partition) if !is_template_rolled_back(set) => partition,
         _ => 0,
     }
 }
@@ -360,11 +369,11 @@ fn kept_by_step(set: &CollaSet, strategy: &ResolvedStrategy) -> usize {
     let step = status.filter(|rollout| !rollout.aborted);
     let reached = step.map_or(0, |rollout| usize::try_from(rollout.step).unwrap_or(0));
     let mut steps = strategy.steps.iter().take(reached).rev();
-    let kept = steps.find_map(|step| match step {
-        ResolvedStep::Partition(kept) => Some(*kept),
+    let partition = steps.find_map(|step| match step {
+        ResolvedStep::Partition(partition) => Some(*partition),
         ResolvedStep::Pause(_) => None,
     });
-    kept.unwrap_or(0)
+    partition.unwrap_or(0)
 }
 
 /// Whether a Pod does not have the updated revision of the set, and its update has not begun.
@@ -392,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn step_that_a_rollout_is_at_is_told() {
+    fn step_of_a_rollout_is_reported() {
         let with = |rollout: serde_json::Value| {
             let mut set = set(2, 2);
             let status = set.status.as_mut().unwrap();
@@ -418,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_scale_and_rollout_is_told_once() {
+    fn refusal_of_scale_and_rollout_is_reported_once() {
         let mut set = set(2, 2);
         set.status.as_mut().unwrap().conditions = serde_json::from_value(json!([
             { "type": "Scale", "status": "False", "reason": "ScaleOutFailed", "message": "no quota" },
@@ -430,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_updated_revision_is_told_only_of_the_present_template() {
+    fn updated_revision_is_reported_only_for_the_present_template() {
         assert_eq!(updated_revision(&set(2, 2)), Some("web-1"));
         assert_eq!(updated_revision(&set(3, 2)), None);
     }

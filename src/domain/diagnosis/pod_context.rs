@@ -31,24 +31,24 @@ pub fn not_running_cause(pod: &Pod, unscheduled: Option<&str>) -> Option<String>
     if pod.condition("PodScheduled") == Some(false) {
         return Some(match unscheduled.filter(|message| !message.is_empty()) {
             Some(message) => {
-                let claims = messages::append_pvc_names(message, &pod.spec.pvcs);
-                format!("it is not scheduled to a node: {message}{claims}")
+                let pvc_names = messages::append_pvc_names(message, &pod.spec.pvcs);
+                format!("it is not scheduled to a node: {message}{pvc_names}")
             }
             None => "it is not scheduled to a node".to_owned(),
         });
     }
     let status = &pod.status;
-    let all = || {
+    let statuses = || {
         status
             .init_container_statuses
             .iter()
             .chain(&status.container_statuses)
     };
     // A container that waits for an init container has the reason `PodInitializing`. The init container has the cause.
-    let waiting = all().find_map(|container| {
+    let waiting = statuses().find_map(|container| {
         let waiting = container.waiting.as_ref()?;
-        let told = !waiting.reason.is_empty() && waiting.reason != "PodInitializing";
-        told.then_some((&container.name, waiting))
+        let has_cause = !waiting.reason.is_empty() && waiting.reason != "PodInitializing";
+        has_cause.then_some((&container.name, waiting))
     });
     if let Some((name, waiting)) = waiting {
         let reason = &waiting.reason;
@@ -66,19 +66,19 @@ pub fn not_running_cause(pod: &Pod, unscheduled: Option<&str>) -> Option<String>
 ///
 /// This function follows the API server's `EvictionREST` (`canIgnorePDB`, `checkAndDecrement`).
 pub fn disruption_budget_facts(
-    all: &[PodDisruptionBudget],
+    budgets: &[PodDisruptionBudget],
     pod: &Pod,
 ) -> Vec<DisruptionBudgetFacts> {
     if pod.is_terminating() || pod.is_finished() || pod.status.phase == "Pending" {
         return Vec::new(); // no PodDisruptionBudget holds evictions of such Pods
     }
-    let selecting: Vec<_> = all
+    let selecting: Vec<_> = budgets
         .iter()
         .filter(|budget| pdb_selects(budget, pod))
         .collect();
-    let several = selecting.len() > 1;
-    let one = |budget: &&PodDisruptionBudget| {
-        let (holds, reason) = match several {
+    let has_several = selecting.len() > 1;
+    let budget_facts = |budget: &&PodDisruptionBudget| {
+        let (holds, reason) = match has_several {
             true => (
                 true,
                 "more than one PodDisruptionBudget selects the Pod: the API server refuses such evictions; keep one of them"
@@ -92,7 +92,7 @@ pub fn disruption_budget_facts(
             reason,
         }
     };
-    selecting.iter().map(one).collect()
+    selecting.iter().map(budget_facts).collect()
 }
 
 /// In `policy/v1` an empty selector selects every Pod, and a missing selector selects no Pod.
@@ -116,8 +116,8 @@ fn judge_pdb(budget: &PodDisruptionBudget, pod: &Pod) -> (bool, String) {
         let spec = budget.spec.as_ref();
         let policy = spec.and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
         if policy == Some("AlwaysAllow") {
-            let why = "the Pod is not Ready, and unhealthyPodEvictionPolicy is AlwaysAllow";
-            return (false, why.to_owned());
+            let reason = "the Pod is not Ready, and unhealthyPodEvictionPolicy is AlwaysAllow";
+            return (false, reason.to_owned());
         }
         if desired > 0 && healthy >= desired {
             return (false, format!("the Pod is not Ready: {figures}"));
@@ -125,8 +125,8 @@ fn judge_pdb(budget: &PodDisruptionBudget, pod: &Pod) -> (bool, String) {
     }
     let observed = status.observed_generation.unwrap_or(0);
     if observed < budget.metadata.generation.unwrap_or(0) {
-        let why = "the disruption controller has not yet seen its present spec";
-        return (true, why.to_owned());
+        let reason = "the disruption controller has not yet seen its present spec";
+        return (true, reason.to_owned());
     }
     match allowed {
         ..=0 => (true, format!("no disruption is allowed: {figures}")),

@@ -34,17 +34,17 @@ pub fn rule_facts(
     excluded: Option<&str>,
     operation: Option<&str>,
 ) -> Vec<RuleFacts> {
-    let mut all = facts_of_objects(observed, operation);
-    if let Some(why) = excluded {
-        mark_unenforced(&mut all, why);
+    let mut facts = facts_of_objects(observed, operation);
+    if let Some(reason) = excluded {
+        mark_unenforced(&mut facts, reason);
     }
-    all
+    facts
 }
 
-/// Sets the decision of all rules: they do not apply, because they are not enforced. `why` is the reason.
-pub fn mark_unenforced(all: &mut [RuleFacts], why: &str) {
-    for rule in all {
-        (rule.verdict, rule.reason) = (RuleVerdict::NotApplying, why.to_owned());
+/// Sets the decision of all rules: they do not apply, because they are not enforced.
+pub fn mark_unenforced(facts: &mut [RuleFacts], reason: &str) {
+    for rule in facts {
+        (rule.verdict, rule.reason) = (RuleVerdict::NotApplying, reason.to_owned());
         rule.budget = None;
     }
 }
@@ -52,16 +52,16 @@ pub fn mark_unenforced(all: &mut [RuleFacts], why: &str) {
 fn facts_of_objects(observed: &ObservedPod, operation: Option<&str>) -> Vec<RuleFacts> {
     let pod = &observed.pod;
     let covering = observed.rules.iter().filter(|rule| rule.set.selects(pod));
-    let mut all = Vec::new();
+    let mut facts = Vec::new();
     for object in covering {
-        if let Err(why) = &object.set.selector {
-            all.push(RuleFacts {
+        if let Err(reason) = &object.set.selector {
+            facts.push(RuleFacts {
                 object: object.set.name.clone(),
                 rule: String::new(),
                 kind: "",
                 stage: Stage::PreCheck.as_str(),
                 verdict: RuleVerdict::Holds,
-                reason: unreadable_rule_message(why, object.set.may_limit),
+                reason: unreadable_rule_message(reason, object.set.may_limit),
                 budget: None,
             });
             continue;
@@ -70,20 +70,20 @@ fn facts_of_objects(observed: &ObservedPod, operation: Option<&str>) -> Vec<Rule
         // The compiled rules are the enabled ones, in the same order. Rules are not matched by name, because two rules
         // may have the same name.
         let mut enabled = object.set.rules.iter();
-        all.extend(written.iter().map(|rule| {
+        facts.extend(written.iter().map(|rule| {
             let compiled = (!rule.disabled).then(|| enabled.next()).flatten();
             rule_fact(observed, object, rule, compiled, operation)
         }));
     }
-    all
+    facts
 }
 
 /// The message about a rule that can't be read. The rule holds operations on its Pods. If it may be a limit, it also
 /// holds deletions and evictions.
-fn unreadable_rule_message(why: &str, may_limit: bool) -> String {
+fn unreadable_rule_message(cause: &str, may_limit: bool) -> String {
     match may_limit {
-        true => format!("{UNREADABLE_LIMIT}{why}"),
-        false => format!("{UNREADABLE_RULE}, and holds operations alone: {why}"),
+        true => format!("{UNREADABLE_LIMIT}{cause}"),
+        false => format!("{UNREADABLE_RULE}, and holds operations alone: {cause}"),
     }
 }
 
@@ -126,36 +126,36 @@ fn rule_fact(
             .filter
             .as_ref()
             .is_none_or(|f| f.matches(&pod.metadata.labels));
-        let why = match matches {
+        let reason = match matches {
             true => format!(
                 "the Pod skips it by its annotation {}",
                 keys::SKIP_RULE_CONDITIONS
             ),
             false => "its filter does not match the Pod".to_owned(),
         };
-        (RuleVerdict::NotApplying, why)
+        (RuleVerdict::NotApplying, reason)
     } else if let RuleKind::Availability(limits) = &rule.kind {
         judge_availability(observed, object, stage, limits, facts.budget.as_ref())
     } else {
         judge_other_rule(object, rule, pod, operation)
     };
     if facts.verdict == RuleVerdict::Passes
-        && let Some(failing) = unanswered_pass_reason(object, rule)
+        && let Some(failure) = unanswered_pass_reason(object, rule)
     {
         facts.reason = format!(
-            "{}; its endpoint does not answer, and failurePolicy Ignore has let Pods pass: {failing}",
+            "{}; its endpoint does not answer, and failurePolicy Ignore has let Pods pass: {failure}",
             facts.reason
         );
     }
     if facts.budget.is_some()
-        && let Some(partly) = object.partly_matched_message()
+        && let Some(partly_matched) = object.partly_matched_message()
     {
-        facts.reason = format!("{}; {partly}", facts.reason);
+        facts.reason = format!("{}; {partly_matched}", facts.reason);
     }
-    if let RuleKind::Broken { why, may_limit } = &rule.kind
+    if let RuleKind::Broken { reason, may_limit } = &rule.kind
         && facts.verdict == RuleVerdict::Holds
     {
-        facts.reason = unreadable_rule_message(why, *may_limit);
+        facts.reason = unreadable_rule_message(reason, *may_limit);
     }
     facts
 }
@@ -167,7 +167,7 @@ fn rule_kind(rule: &Written) -> &'static str {
 
 fn rule_applies(object: &RuleObject, rule: &CompiledRule, pod: &Pod) -> bool {
     let mut applying = object.set.applicable_rules(rule.stage, pod);
-    applying.any(|other| std::ptr::eq(other, rule))
+    applying.any(|applied| std::ptr::eq(applied, rule))
 }
 
 /// The status of the object, if it describes the present spec.
@@ -177,6 +177,7 @@ fn current_status(object: &RuleObject) -> Option<&PodTransitionRuleStatus> {
     (current && status.observed_generation > 0).then_some(status)
 }
 
+/// The decision of an availability rule that applies to the Pod.
 fn judge_availability(
     observed: &ObservedPod,
     object: &RuleObject,
@@ -184,86 +185,105 @@ fn judge_availability(
     limits: &AvailabilityLimits,
     budget: Option<&BudgetFacts>,
 ) -> (RuleVerdict, String) {
-    let pod = &observed.pod;
+    if let Some(reason) = budget_exemption(observed, object, stage) {
+        return (RuleVerdict::Passes, reason);
+    }
+    let is_available = observed.pod.is_available();
+    let denying_condition = object
+        .denies_all_condition()
+        .filter(|_| is_available || limits.if_healthy);
+    if let Some(condition) = denying_condition {
+        return (RuleVerdict::Holds, condition.message.clone());
+    }
+    match is_available {
+        true => judge_available_pod(observed, object, budget),
+        false => judge_unavailable_pod(observed, limits, budget),
+    }
+}
+
+/// Why an availability rule lets the Pod pass whatever its budget is. `None` if the budget decides.
+fn budget_exemption(observed: &ObservedPod, object: &RuleObject, stage: Stage) -> Option<String> {
     if stage == Stage::PostCheck {
-        let why = "availability passes in PostCheck: the Pod is off traffic already";
-        return (RuleVerdict::Passes, why.to_owned());
+        return Some("availability passes in PostCheck: the Pod is off traffic already".to_owned());
     }
     if let Some(PodController::CollaSet(set)) = &observed.controller
         && deletes_its_pods(&set.metadata)
     {
-        let why = "its CollaSet is being deleted: no budget holds its Pods";
-        return (RuleVerdict::Passes, why.to_owned());
+        return Some("its CollaSet is being deleted: no budget holds its Pods".to_owned());
     }
-    let own = object
-        .status()
-        .and_then(|s| s.ledger.as_ref())
-        .and_then(|ledger| {
-            let mut claims = ledger.claims.iter();
-            claims.find(|claim| claim.pod_uid == pod.metadata.uid)
-        });
-    if let Some(claim) = own {
-        let age = messages::format_ago(claim.since.0, observed.now);
-        let why = format!("the Pod holds a claim ({}, for {age})", claim.operation);
-        return (RuleVerdict::Passes, why);
-    }
-    let denied = object
-        .denies_all_condition()
-        .filter(|_| pod.is_available() || limits.if_healthy);
-    if let Some(condition) = denied {
-        return (RuleVerdict::Holds, condition.message.clone());
-    }
-    if !pod.is_available() {
-        return match budget {
-            Some(b) if limits.if_healthy && b.used > b.limit => {
-                let figures = budget_figures(b);
-                let why = "the Pod is not available, and unhealthyPodPolicy IfHealthyBudget lets it be deleted or evicted only \
-                           while the others keep to the limit";
-                (RuleVerdict::Holds, format!("{why}: {figures}"))
-            }
-            _ if !limits.if_healthy
-                && let Some(until) = briefly_down_until(pod, observed.now) =>
-            {
-                let until = until.strftime("%H:%M:%SZ");
-                let why = format!(
-                    "the Pod stopped being Ready a moment ago and may come back by itself: until about {until} it begins an \
-                     operation, is changed in place and is evicted only within the budget, while a deletion is not held; \
-                     after that it may go"
-                );
-                match budget.filter(|b| b.used > b.limit) {
-                    Some(b) => {
-                        let figures = budget_figures(b);
-                        (RuleVerdict::Holds, format!("{why}: {figures}"))
-                    }
-                    None => (RuleVerdict::Passes, why),
-                }
-            }
-            _ => {
-                let why = "the Pod is not available: nothing is lost by it";
-                (RuleVerdict::Passes, why.to_owned())
-            }
-        };
-    }
-    match budget {
-        None => {
-            let why = "the server has not counted its Pods yet; if this stays so, see whether the server runs";
-            (RuleVerdict::Unknown, why.to_owned())
-        }
-        Some(b) if b.allowed > 0 => (RuleVerdict::Passes, budget_figures(b)),
-        Some(b) => {
-            let names = b.holders.iter().take(MAX_NAMES);
-            let names: Vec<_> = names
-                .map(|h| messages::describe_holder(&h.pod, h.since, observed.now))
-                .collect();
-            let used_by = messages::figures_with_holders(budget_figures(b), &names);
-            let standstill = object.held_rollout_message(pod);
-            let remedy = standstill.unwrap_or_else(|| messages::budget_remedy(b.limit, b.minimum));
-            (RuleVerdict::Holds, format!("{used_by}; {remedy}"))
-        }
-    }
+    let ledger = object.status()?.ledger.as_ref()?;
+    let mut claims = ledger.claims.iter();
+    let claim = claims.find(|claim| claim.pod_uid == observed.pod.metadata.uid)?;
+    let age = messages::format_ago(claim.since.0, observed.now);
+    Some(format!(
+        "the Pod holds a claim ({}, for {age})",
+        claim.operation
+    ))
 }
 
-fn budget_figures(budget: &BudgetFacts) -> String {
+fn judge_unavailable_pod(
+    observed: &ObservedPod,
+    limits: &AvailabilityLimits,
+    budget: Option<&BudgetFacts>,
+) -> (RuleVerdict, String) {
+    let exceeded = budget.filter(|budget| budget.used > budget.limit);
+    if limits.if_healthy
+        && let Some(budget) = exceeded
+    {
+        let figures = describe_figures(budget);
+        return (
+            RuleVerdict::Holds,
+            format!(
+                "the Pod is not available, and unhealthyPodPolicy IfHealthyBudget lets it be deleted or evicted only \
+                 while the others keep to the limit: {figures}"
+            ),
+        );
+    }
+    if !limits.if_healthy
+        && let Some(until) = briefly_down_until(&observed.pod, observed.now)
+    {
+        let until = until.strftime("%H:%M:%SZ");
+        let reason = format!(
+            "the Pod stopped being Ready a moment ago and may come back by itself: until about {until} it begins an \
+             operation, is changed in place and is evicted only within the budget, while a deletion is not held; \
+             after that it may go"
+        );
+        return match exceeded {
+            Some(budget) => (
+                RuleVerdict::Holds,
+                format!("{reason}: {}", describe_figures(budget)),
+            ),
+            None => (RuleVerdict::Passes, reason),
+        };
+    }
+    let reason = "the Pod is not available, so no availability is lost";
+    (RuleVerdict::Passes, reason.to_owned())
+}
+
+fn judge_available_pod(
+    observed: &ObservedPod,
+    object: &RuleObject,
+    budget: Option<&BudgetFacts>,
+) -> (RuleVerdict, String) {
+    let Some(budget) = budget else {
+        let reason = "the server has not counted its Pods yet; if this does not change, check whether the server runs";
+        return (RuleVerdict::Unknown, reason.to_owned());
+    };
+    if budget.allowed > 0 {
+        return (RuleVerdict::Passes, describe_figures(budget));
+    }
+    let holders = budget.holders.iter().take(MAX_NAMES);
+    let holders: Vec<_> = holders
+        .map(|holder| messages::describe_holder(&holder.pod, holder.since, observed.now))
+        .collect();
+    let figures = messages::figures_with_holders(describe_figures(budget), &holders);
+    let held_rollout = object.held_rollout_message(&observed.pod);
+    let remedy =
+        held_rollout.unwrap_or_else(|| messages::budget_remedy(budget.limit, budget.minimum));
+    (RuleVerdict::Holds, format!("{figures}; {remedy}"))
+}
+
+fn describe_figures(budget: &BudgetFacts) -> String {
     messages::budget_figures(budget.used, budget.expected, budget.limit, budget.minimum)
 }
 
@@ -293,45 +313,47 @@ fn judge_other_rule(
 ) -> (RuleVerdict, String) {
     let mut waiting = stage_candidates(rule.stage, pod);
     waiting.retain(|candidate| operation.is_none_or(|id| candidate.operation == id));
-    let asks = matches!(rule.kind, RuleKind::Webhook(_));
-    if asks && waiting.is_empty() {
-        let why = "its endpoint is asked once an operation waits for it";
-        return (RuleVerdict::NotApplying, why.to_owned());
+    let is_webhook = matches!(rule.kind, RuleKind::Webhook(_));
+    if is_webhook && waiting.is_empty() {
+        let reason = "its endpoint is asked once an operation waits for it";
+        return (RuleVerdict::NotApplying, reason.to_owned());
     }
     let verdicts = EndpointVerdicts::from_status(&object.object, &object.set);
-    let mut said = operation_rejections(&object.set, rule.stage, pod, &waiting, &verdicts);
-    let Some(said) = said.find(|r| r.rule == rule.id) else {
+    let mut rejections = operation_rejections(&object.set, rule.stage, pod, &waiting, &verdicts);
+    let Some(rejection) = rejections.find(|r| r.rule == rule.id) else {
         return (RuleVerdict::Passes, "nothing speaks against it".to_owned());
     };
-    if !asks {
-        return (RuleVerdict::Holds, said.reason);
+    if !is_webhook {
+        return (RuleVerdict::Holds, rejection.reason);
     }
-    let refused = waiting.iter().filter(|c| !verdicts.has_passed(&rule.id, c));
-    let reasons = refused.map(|candidate| {
+    let refused_candidates = waiting.iter().filter(|c| !verdicts.has_passed(&rule.id, c));
+    let reasons = refused_candidates.map(|candidate| {
         // The controller has stored what an endpoint has answered.
-        let written = stored_rejection(
+        let stored = stored_rejection(
             &object.object,
             rule.stage,
             pod,
             &rule.id,
             &candidate.operation,
         );
-        let reason = written.map_or_else(
-            || describe_unlisted_pod(object, rule, pod, &said.reason),
+        let reason = stored.map_or_else(
+            || describe_unlisted_pod(object, rule, pod, &rejection.reason),
             ToOwned::to_owned,
         );
         (candidate.operation.as_str(), reason)
     });
     let reasons: Vec<_> = reasons.collect();
     let reason = match &reasons[..] {
-        [] => said.reason,
-        [(_, first), rest @ ..] if rest.iter().all(|(_, reason)| reason == first) => first.clone(),
-        all => {
-            let all = all.iter();
-            let all: Vec<_> = all
+        [] => rejection.reason,
+        [(_, first), others @ ..] if others.iter().all(|(_, reason)| reason == first) => {
+            first.clone()
+        }
+        several => {
+            let several = several.iter();
+            let several: Vec<_> = several
                 .map(|(id, reason)| format!("operation {id}: {reason}"))
                 .collect();
-            all.join("; ")
+            several.join("; ")
         }
     };
     (RuleVerdict::Holds, reason)
@@ -358,16 +380,16 @@ fn describe_unlisted_pod(
         let mut details = status.details.iter();
         details.any(|d| d.name == pod.metadata.name && d.stage == rule.stage.as_str())
     });
-    let counted = status.iter().flat_map(|status| &status.wait_reasons);
-    let counted = counted
+    let counts = status.iter().flat_map(|status| &status.wait_reasons);
+    let counts = counts
         .filter(|r| !is_listed && r.rule_name == rule.id && r.stage == rule.stage.as_str())
         .map(|r| format!("{} wait for: {}", r.pods, r.reason));
-    let counted: Vec<_> = counted.take(MAX_NAMES).collect();
-    match counted.is_empty() {
+    let counts: Vec<_> = counts.take(MAX_NAMES).collect();
+    match counts.is_empty() {
         true => reason.to_owned(),
         false => format!(
             "{reason}; status.details leaves this Pod out: of all Pods that wait for the rule, {}",
-            counted.join("; ")
+            counts.join("; ")
         ),
     }
 }
@@ -380,22 +402,22 @@ fn budget_facts(
 ) -> BudgetFacts {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let expected = count(status.expected_pods);
-    let counted = count_available_unclaimed(observed, object, status);
-    let (available, used) = match counted {
+    let counted_available = count_available_unclaimed(observed, object, status);
+    let (available, used) = match counted_available {
         Some(available) => (available, expected.saturating_sub(available)),
         None => (count(status.available_pods), count(status.unavailable_pods)),
     };
     let desired = limits.desired(expected);
     let mut holders = budget_holders(observed, object, status);
     let unlisted = used.saturating_sub(u32::try_from(holders.len()).unwrap_or(u32::MAX));
-    let cut = holders.len().saturating_sub(MAX_HOLDERS);
+    let omitted = holders.len().saturating_sub(MAX_HOLDERS);
     holders.truncate(MAX_HOLDERS);
     let queue = budget_queue(observed, object);
-    let longer = precheck_since(&observed.pod).map(|own| {
-        let longer = queue.iter().filter(|(since, _)| *since < own);
-        let mut longer: Vec<_> = longer.collect();
-        longer.sort();
-        longer
+    let earlier_pods = precheck_since(&observed.pod).map(|own_place| {
+        let earlier_pods = queue.iter().filter(|(since, _)| *since < own_place);
+        let mut earlier_pods: Vec<_> = earlier_pods.collect();
+        earlier_pods.sort();
+        earlier_pods
     });
     BudgetFacts {
         used,
@@ -413,15 +435,16 @@ fn budget_facts(
             None => available.saturating_sub(desired),
         },
         holders,
-        unlisted: unlisted + u32::try_from(cut).unwrap_or(u32::MAX),
-        waiting: match counted {
+        unlisted: unlisted + u32::try_from(omitted).unwrap_or(u32::MAX),
+        waiting: match counted_available {
             Some(_) => u32::try_from(queue.len()).unwrap_or(u32::MAX),
             None => count(status.waiting_pods),
         },
-        before: longer
+        before: earlier_pods
             .as_ref()
-            .map(|all| u32::try_from(all.len()).unwrap_or(u32::MAX)),
-        behind: longer.and_then(|all| all.first().map(|(_, name)| (*name).to_owned())),
+            .map(|earlier| u32::try_from(earlier.len()).unwrap_or(u32::MAX)),
+        behind: earlier_pods
+            .and_then(|earlier| earlier.first().map(|(_, name)| (*name).to_owned())),
     }
 }
 
@@ -449,7 +472,7 @@ fn budget_queue<'a>(
     object: &RuleObject,
 ) -> Vec<((Option<Timestamp>, &'a str), &'a str)> {
     let verdicts = EndpointVerdicts::from_status(&object.object, &object.set);
-    let is_refused = |pod: &Pod| {
+    let is_rejected = |pod: &Pod| {
         let waiting = stage_candidates(Stage::PreCheck, pod);
         let mut rejections =
             operation_rejections(&object.set, Stage::PreCheck, pod, &waiting, &verdicts);
@@ -461,7 +484,7 @@ fn budget_queue<'a>(
         .filter(|pod| pod.is_available() && object.set.selects(pod));
     let waiting = pods.filter_map(|pod| Some((pod, precheck_since(pod)?)));
     waiting
-        .filter(|(pod, _)| !is_refused(pod))
+        .filter(|(pod, _)| !is_rejected(pod))
         .map(|(pod, since)| (since, pod.metadata.name.as_str()))
         .collect()
 }
@@ -498,24 +521,24 @@ fn budget_holders(
         .iter()
         .filter(|pod| object.set.selects(pod) && !pod.is_terminating() && !pod.is_finished())
         .filter_map(|pod| {
-            let (since, because) = unavailable_since(pod)?;
+            let (since, because) = unavailability(pod)?;
             Some(HolderFacts {
                 pod: pod.metadata.name.clone(),
                 since,
                 because,
             })
         });
-    let mut all: Vec<HolderFacts> = claimed.chain(unavailable).collect();
-    all.sort_by(|a, b| {
+    let mut holders: Vec<HolderFacts> = claimed.chain(unavailable).collect();
+    holders.sort_by(|a, b| {
         (a.since.is_none(), a.since, &a.pod).cmp(&(b.since.is_none(), b.since, &b.pod))
     });
-    let mut seen = std::collections::BTreeSet::new();
-    all.retain(|holder| seen.insert(holder.pod.clone()));
-    all
+    let mut names = std::collections::BTreeSet::new();
+    holders.retain(|holder| names.insert(holder.pod.clone()));
+    holders
 }
 
-/// Since when a Pod is unavailable, and why: the operation on it, if there is one. `None` if it is available.
-fn unavailable_since(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
+/// Since when a Pod is unavailable, and the cause: the operation on it, if there is one. `None` if it is available.
+fn unavailability(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
     let obstacle = out_of_service_reason(pod, None)?;
     let in_flight = stored_phases(pod)
         .into_iter()

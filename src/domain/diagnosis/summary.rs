@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::ObservedPod;
 use super::deletion_path::{self, DeletionPath};
-use super::facts::{Diagnosis, DryRunDeletion, OperationFacts, RuleFacts, RuleVerdict};
+use super::facts::{Diagnosis, DryRunDeletion, OperationFacts, PodFacts, RuleFacts, RuleVerdict};
 use super::rules::{UNREADABLE_LIMIT, UNREADABLE_RULE};
 use crate::api::keys;
 use crate::domain::lifecycle::{Stage, service_obstacles};
@@ -16,152 +16,183 @@ use crate::domain::{grace_delete, inplace};
 const SERVER_DOWN_DOC: &str = "docs/server-down.md";
 
 /// The summary. `unenforced` says why the rules of the namespace are not enforced.
-pub fn summarize(observed: &ObservedPod, all: &Diagnosis, unenforced: Option<&str>) -> String {
-    let pod = &all.pod;
-    let name = &pod.name;
-    if pod.terminating {
-        let finalizers = pod.finalizers.join(", ");
-        let why = match pod.finalizers.len() {
-            0 => "nothing holds it any more".to_owned(),
-            1 => format!("it waits until finalizer {finalizers} is taken off"),
-            _ => format!("it waits until finalizers {finalizers} are taken off"),
-        };
-        return format!("Pod {name} is terminating: {why}");
+pub fn summarize(
+    observed: &ObservedPod,
+    diagnosis: &Diagnosis,
+    unenforced: Option<&str>,
+) -> String {
+    if let Some(summary) = summarize_unaffected(observed, &diagnosis.pod) {
+        return summary;
     }
-    if observed.pod.is_finished() {
-        let phase = &observed.pod.status.phase;
-        return format!("Pod {name} has run to its end ({phase}): no rule holds it");
-    }
-    if !pod.managed {
-        let key = keys::CONTROL;
-        return format!(
-            "Pod {name} is not managed (no label {key}: \"true\"): no rule holds it, and it has no lifecycle"
-        );
-    }
-    if let Some(DryRunDeletion::Unanswered { .. }) = all.deletion {
+    let name = &diagnosis.pod.name;
+    if let Some(DryRunDeletion::Unanswered { .. }) = diagnosis.deletion {
         return format!(
             "Pod {name}: the admission server does not answer, so deletions are refused by the API server until it does; \
              see {SERVER_DOWN_DOC}"
         );
     }
-    if let Some(why) = unenforced {
-        let refused = match deletion_refusal(all) {
-            Some(message) => {
-                format!("; the API server refuses a deletion now all the same: {message}")
-            }
-            None => describe_first_step(observed).to_owned(),
-        };
-        let begun = all.operations.first();
-        let begun = begun.map_or_else(String::new, |o| {
-            format!("; {}", describe_operation(observed, o))
-        });
-        let why = condition_clause(why);
-        return format!("Pod {name}: rules are not enforced here, because {why}{refused}{begun}");
+    if let Some(reason) = unenforced {
+        return summarize_unenforced(observed, diagnosis, reason);
     }
-    if let Some(first) = all.operations.first() {
-        let more = match all.operations.len() {
+    if let Some(first) = diagnosis.operations.first() {
+        let more = match diagnosis.operations.len() {
             1 => String::new(),
             n => format!(" ({} more in flight)", n - 1),
         };
         return format!("Pod {name}: {}{more}", describe_operation(observed, first));
     }
-    if let Some(why) = &pod.unavailable_because {
-        let held = blocking_rule(all)
-            .filter(|rule| rule.verdict == RuleVerdict::Holds && rule.kind == "availablePolicy");
-        let held = held.map_or_else(String::new, |rule| {
-            let by = messages::qualified_rule_name(&rule.object, &rule.rule);
-            format!("; held by {by}: {}", rule.reason)
-        });
-        return format!("Pod {name} is not available: {why}{held}");
+    if let Some(reason) = &diagnosis.pod.unavailable_because {
+        return summarize_unavailable(diagnosis, reason);
     }
-    if all.rules.is_empty() {
-        let namespace = &pod.namespace;
-        let alone = format!(
-            "Pod {name} is available, and no PodTransitionRule of namespace {namespace} selects it"
-        );
-        let said = match (deletion_refusal(all), describe_owner_block(observed, all)) {
-            (Some(message), _) => {
-                format!("{alone}, but the API server refuses a deletion now: {message}")
-            }
-            (None, Some(told)) => format!("{alone}; {told}"),
-            (None, None) => format!("{alone}: nothing holds it"),
-        };
-        return said + describe_first_step(observed);
+    if diagnosis.rules.is_empty() {
+        return summarize_uncovered(observed, diagnosis);
     }
-    let overlapping = count_covering_objects(all);
+    let overlapping = count_covering_objects(diagnosis);
     if overlapping > MAX_OBJECTS_PER_POD {
         return format!(
             "Pod {name} is available, and held: {overlapping} PodTransitionRules with an availability rule cover it, and at most \
              {MAX_OBJECTS_PER_POD} may; merge them into fewer, or narrow their selectors"
         );
     }
-    let Some(rule) = blocking_rule(all) else {
-        let said = match deletion_refusal(all) {
-            Some(message) => format!(
-                "Pod {name} is available, and no rule holds it, but the API server refuses a deletion now: {message}"
-            ),
-            None => match describe_held_budget(observed, all) {
-                Some(place) => format!("Pod {name} is available, and {place}"),
-                None => match (
-                    return_blocking_rule(all),
-                    describe_owner_block(observed, all),
-                ) {
-                    (Some(rule), _) => {
-                        let by = messages::qualified_rule_name(&rule.object, &rule.rule);
-                        let why = &rule.reason;
-                        format!(
-                            "Pod {name} is available, and may go; the end of an operation on it would wait for {by}: {why}"
-                        )
-                    }
-                    (None, Some(told)) => {
-                        format!("Pod {name} is available, and no rule holds it; {told}")
-                    }
-                    (None, None) => format!("Pod {name} is available, and may go"),
-                },
-            },
-        };
-        return said + describe_first_step(observed);
-    };
-    let (by, why) = (
-        messages::qualified_rule_name(&rule.object, &rule.rule),
-        &rule.reason,
-    );
-    match rule.verdict {
-        RuleVerdict::Unknown => {
-            format!("Pod {name} is available, and it is not known yet whether {by} holds it: {why}")
-        }
-        _ if holds_deletions(rule) => {
-            format!("Pod {name} is available, and held by {by}: {why}")
-        }
-        _ => {
-            let deletions = match deletion_path(observed) {
-                DeletionPath::Lifecycle => ", a deletion too,",
-                DeletionPath::Direct | DeletionPath::Unknown => "",
-            };
-            format!(
-                "Pod {name} is available, and an operation on it{deletions} would wait for {by}: {why}"
-            )
-        }
+    match blocking_rule(diagnosis) {
+        Some(rule) => summarize_blocked(observed, name, rule),
+        None => summarize_allowed(observed, diagnosis) + describe_first_step(observed),
     }
 }
 
-fn deletion_path(observed: &ObservedPod) -> DeletionPath {
+/// The summary of a Pod that no rule holds whatever the rules are: it is terminating, finished or not managed.
+fn summarize_unaffected(observed: &ObservedPod, pod: &PodFacts) -> Option<String> {
+    let name = &pod.name;
+    if pod.terminating {
+        let finalizers = pod.finalizers.join(", ");
+        let reason = match pod.finalizers.len() {
+            0 => "nothing holds it any more".to_owned(),
+            1 => format!("it waits until finalizer {finalizers} is taken off"),
+            _ => format!("it waits until finalizers {finalizers} are taken off"),
+        };
+        return Some(format!("Pod {name} is terminating: {reason}"));
+    }
+    if observed.pod.is_finished() {
+        let phase = &observed.pod.status.phase;
+        return Some(format!(
+            "Pod {name} has finished ({phase}): no rule holds it"
+        ));
+    }
+    let key = keys::CONTROL;
+    (!pod.managed).then(|| {
+        format!(
+            "Pod {name} is not managed (no label {key}: \"true\"): no rule holds it, and it has no lifecycle"
+        )
+    })
+}
+
+fn summarize_unenforced(observed: &ObservedPod, diagnosis: &Diagnosis, reason: &str) -> String {
+    let name = &diagnosis.pod.name;
+    let deletion = match deletion_refusal(diagnosis) {
+        Some(message) => format!("; the API server still refuses a deletion now: {message}"),
+        None => describe_first_step(observed).to_owned(),
+    };
+    let operation = diagnosis.operations.first();
+    let operation = operation.map_or_else(String::new, |operation| {
+        format!("; {}", describe_operation(observed, operation))
+    });
+    let reason = condition_clause(reason);
+    format!("Pod {name}: rules are not enforced here, because {reason}{deletion}{operation}")
+}
+
+fn summarize_unavailable(diagnosis: &Diagnosis, reason: &str) -> String {
+    let name = &diagnosis.pod.name;
+    let holding = blocking_rule(diagnosis)
+        .filter(|rule| rule.verdict == RuleVerdict::Holds && rule.kind == "availablePolicy");
+    let held_by = holding.map_or_else(String::new, |rule| {
+        format!("; held by {}: {}", qualified_name(rule), rule.reason)
+    });
+    format!("Pod {name} is not available: {reason}{held_by}")
+}
+
+/// The summary of an available Pod that no rule object selects.
+fn summarize_uncovered(observed: &ObservedPod, diagnosis: &Diagnosis) -> String {
+    let PodFacts {
+        name, namespace, ..
+    } = &diagnosis.pod;
+    let uncovered = format!(
+        "Pod {name} is available, and no PodTransitionRule of namespace {namespace} selects it"
+    );
+    let summary = match (
+        deletion_refusal(diagnosis),
+        describe_owner_block(observed, diagnosis),
+    ) {
+        (Some(message), _) => {
+            format!("{uncovered}, but the API server refuses a deletion now: {message}")
+        }
+        (None, Some(owner_block)) => format!("{uncovered}; {owner_block}"),
+        (None, None) => format!("{uncovered}: nothing holds it"),
+    };
+    summary + describe_first_step(observed)
+}
+
+/// The summary of an available Pod that no rule of PreCheck holds.
+fn summarize_allowed(observed: &ObservedPod, diagnosis: &Diagnosis) -> String {
+    let name = &diagnosis.pod.name;
+    if let Some(message) = deletion_refusal(diagnosis) {
+        return format!(
+            "Pod {name} is available, and no rule holds it, but the API server refuses a deletion now: {message}"
+        );
+    }
+    if let Some(budget) = describe_held_budget(observed, diagnosis) {
+        return format!("Pod {name} is available, and {budget}");
+    }
+    if let Some(rule) = return_blocking_rule(diagnosis) {
+        let (rule_name, reason) = (qualified_name(rule), &rule.reason);
+        return format!(
+            "Pod {name} is available, and may go; the end of an operation on it would wait for {rule_name}: {reason}"
+        );
+    }
+    match describe_owner_block(observed, diagnosis) {
+        Some(owner_block) => {
+            format!("Pod {name} is available, and no rule holds it; {owner_block}")
+        }
+        None => format!("Pod {name} is available, and may go"),
+    }
+}
+
+/// The summary of an available Pod that a rule of PreCheck holds or may hold.
+fn summarize_blocked(observed: &ObservedPod, name: &str, rule: &RuleFacts) -> String {
+    let (rule_name, reason) = (qualified_name(rule), &rule.reason);
+    if rule.verdict == RuleVerdict::Unknown {
+        return format!(
+            "Pod {name} is available, and it is not known yet whether {rule_name} holds it: {reason}"
+        );
+    }
+    if holds_deletions(rule) {
+        return format!("Pod {name} is available, and held by {rule_name}: {reason}");
+    }
+    let deletions = match observed_deletion_path(observed) {
+        DeletionPath::Lifecycle => ", a deletion too,",
+        DeletionPath::Direct | DeletionPath::Unknown => "",
+    };
+    format!(
+        "Pod {name} is available, and an operation on it{deletions} would wait for {rule_name}: {reason}"
+    )
+}
+
+/// The name of a rule with the name of its object.
+fn qualified_name(rule: &RuleFacts) -> String {
+    messages::qualified_rule_name(&rule.object, &rule.rule)
+}
+
+fn observed_deletion_path(observed: &ObservedPod) -> DeletionPath {
     deletion_path::deletion_path(&observed.pod, observed.context.dry_run_deletion.as_ref())
 }
 
-/// Why the API server refuses a deletion. `None` also if the refused deletion begins the lifecycle of the Pod.
-fn deletion_refusal(all: &Diagnosis) -> Option<&str> {
-    match &all.deletion {
-        Some(trial) if deletion_path::is_lifecycle_refusal(trial) => None,
-        Some(DryRunDeletion::Denied { message, .. }) => Some(message),
-        _ => None,
-    }
+fn deletion_refusal(diagnosis: &Diagnosis) -> Option<&str> {
+    deletion_path::lasting_refusal(diagnosis.deletion.as_ref())
 }
 
 /// The first step of a deletion through the lifecycle, as a clause. Empty if the deletion does not go through the
 /// lifecycle.
 fn describe_first_step(observed: &ObservedPod) -> &'static str {
-    match deletion_path(observed) {
+    match observed_deletion_path(observed) {
         DeletionPath::Lifecycle => {
             "; a deletion or eviction takes it off traffic first, by operation pod-delete (feature gate GraceDeleteWebhook)"
         }
@@ -171,29 +202,29 @@ fn describe_first_step(observed: &ObservedPod) -> &'static str {
 
 /// What prevents the CollaSet from working on the Pod, or else a refused write of the set that concerns the Pod. `None`
 /// if the set has nothing to do to the Pod.
-fn describe_owner_block(observed: &ObservedPod, all: &Diagnosis) -> Option<String> {
-    let owner = all.owner.as_ref()?;
+fn describe_owner_block(observed: &ObservedPod, diagnosis: &Diagnosis) -> Option<String> {
+    let owner = diagnosis.owner.as_ref()?;
     let rollout = owner.rollout.as_ref()?;
     let is_behind = rollout.updated_revision != rollout.revision;
-    let is_asked = is_behind || rollout.paused || observed.is_set_deleted();
-    let mut troubles = owner.troubles.iter();
-    let trouble = troubles.find(|trouble| {
-        is_behind && trouble.starts_with("UpdateFailed") || trouble.contains(&*all.pod.name)
+    let concerns_pod = is_behind || rollout.paused || observed.is_set_deleted();
+    let mut problems = owner.troubles.iter();
+    let problem = problems.find(|problem| {
+        is_behind && problem.starts_with("UpdateFailed") || problem.contains(&*diagnosis.pod.name)
     });
-    let remark = owner.remark.as_ref().filter(|_| is_asked);
-    let told = remark.or(trouble)?;
-    Some(format!("{} {}: {told}", owner.kind, owner.name))
+    let remark = owner.remark.as_ref().filter(|_| concerns_pod);
+    let text = remark.or(problem)?;
+    Some(format!("{} {}: {text}", owner.kind, owner.name))
 }
 
 /// The first rule that would keep the Pod off traffic after an operation.
-fn return_blocking_rule(all: &Diagnosis) -> Option<&RuleFacts> {
-    let mut rules = all.rules.iter();
+fn return_blocking_rule(diagnosis: &Diagnosis) -> Option<&RuleFacts> {
+    let mut rules = diagnosis.rules.iter();
     rules.find(|rule| rule.stage == Stage::PostCheck.as_str() && rule.verdict == RuleVerdict::Holds)
 }
 
 /// How many rule objects with an availability rule cover the Pod.
-fn count_covering_objects(all: &Diagnosis) -> usize {
-    let limits = all
+fn count_covering_objects(diagnosis: &Diagnosis) -> usize {
+    let limits = diagnosis
         .rules
         .iter()
         .filter(|rule| rule.kind == "availablePolicy");
@@ -202,15 +233,15 @@ fn count_covering_objects(all: &Diagnosis) -> usize {
 }
 
 /// The claim by which an available Pod uses a budget, and when the claim ends. `None` if the Pod has no claim.
-fn describe_held_budget(observed: &ObservedPod, all: &Diagnosis) -> Option<String> {
-    let claim = all.claims.first()?;
+fn describe_held_budget(observed: &ObservedPod, diagnosis: &Diagnosis) -> Option<String> {
+    let claim = diagnosis.claims.first()?;
     let until = match claim.operation.as_str() {
         "InPlace" => {
             messages::restart_duration(inplace::is_resize_deferred(&observed.pod)).to_owned()
         }
         "Deadline" => messages::DEADLINE_DURATION.to_owned(),
         operation => {
-            format!("until the admitted operation ({operation}) takes effect or is given up")
+            format!("until the admitted operation ({operation}) takes effect or is abandoned")
         }
     };
     let rule = messages::qualified_rule_name(&claim.object, "");
@@ -218,8 +249,8 @@ fn describe_held_budget(observed: &ObservedPod, all: &Diagnosis) -> Option<Strin
 }
 
 /// The message of a condition without its common prefix.
-fn condition_clause(why: &str) -> &str {
-    why.strip_prefix("nothing is held: ").unwrap_or(why)
+fn condition_clause(message: &str) -> &str {
+    message.strip_prefix("nothing is held: ").unwrap_or(message)
 }
 
 /// An operation and what it waits for, in one clause. Events use this text too.
@@ -240,11 +271,11 @@ pub fn describe_operation(observed: &ObservedPod, operation: &OperationFacts) ->
 }
 
 /// Problems because of which the rules do not have their full effect.
-fn diagnosis_warnings(observed: &ObservedPod, all: &Diagnosis) -> Vec<String> {
+fn diagnosis_warnings(observed: &ObservedPod, diagnosis: &Diagnosis) -> Vec<String> {
     let mut warnings = Vec::new();
-    if let Some(DryRunDeletion::Unanswered { .. }) = all.deletion {
+    if let Some(DryRunDeletion::Unanswered { .. }) = diagnosis.deletion {
         warnings.push(format!(
-            "bring the admission server back, or take the way out of {SERVER_DOWN_DOC}"
+            "restart the admission server, or follow {SERVER_DOWN_DOC}"
         ));
     }
     let covering = observed
@@ -259,18 +290,21 @@ fn diagnosis_warnings(observed: &ObservedPod, all: &Diagnosis) -> Vec<String> {
             rule.set.name
         ))
     }));
-    let held = blocking_rule(all)
+    let holding = blocking_rule(diagnosis)
         .filter(|rule| rule.verdict == RuleVerdict::Holds && holds_deletions(rule));
-    if let (Some(rule), Some(DryRunDeletion::Allowed)) = (held, &all.deletion)
-        && all.pod.available
+    if let (Some(rule), Some(DryRunDeletion::Allowed)) = (holding, &diagnosis.deletion)
+        && diagnosis.pod.available
     {
-        let by = messages::qualified_rule_name(&rule.object, &rule.rule);
+        let rule_name = messages::qualified_rule_name(&rule.object, &rule.rule);
         warnings.push(format!(
-            "the API server would delete the Pod now although {by} holds it: the status of the rule trails by up to a \
+            "the API server would delete the Pod now although {rule_name} holds it: the status of the rule trails by up to a \
              second, and you may have the right to go beyond the budget; if neither is so, the webhooks are not called here"
         ));
     }
-    let budgets = all.disruption_budgets.iter().filter(|budget| budget.holds);
+    let budgets = diagnosis
+        .disruption_budgets
+        .iter()
+        .filter(|budget| budget.holds);
     warnings.extend(budgets.map(|budget| {
         format!(
             "an eviction is refused by PodDisruptionBudget {}, a deletion is not held by it: {}",
@@ -281,8 +315,8 @@ fn diagnosis_warnings(observed: &ObservedPod, all: &Diagnosis) -> Vec<String> {
 }
 
 /// The rule that prevents an available Pod from going. Rules that hold deletions and evictions come first.
-fn blocking_rule(all: &Diagnosis) -> Option<&RuleFacts> {
-    let mut rules: Vec<_> = all
+fn blocking_rule(diagnosis: &Diagnosis) -> Option<&RuleFacts> {
+    let mut rules: Vec<_> = diagnosis
         .rules
         .iter()
         .filter(|rule| rule.stage == Stage::PreCheck.as_str())
@@ -303,34 +337,10 @@ fn holds_deletions(rule: &RuleFacts) -> bool {
 }
 
 /// What happens next, or what the user can do.
-pub fn next_steps(observed: &ObservedPod, all: &Diagnosis) -> Vec<String> {
-    let pod = &all.pod;
+pub fn next_steps(observed: &ObservedPod, diagnosis: &Diagnosis) -> Vec<String> {
+    let pod = &diagnosis.pod;
     if pod.terminating {
-        let mut next = Vec::new();
-        if !pod.finalizers.is_empty() {
-            next.push(format!(
-                "these finalizers are taken off: {}",
-                pod.finalizers.join(", ")
-            ));
-        }
-        let metadata = &observed.pod.metadata;
-        if !next.is_empty() && metadata.deletion_grace_period_seconds == Some(0) {
-            return next; // the kubelet has reported that the containers have ended
-        }
-        let due = pod
-            .deletion_due
-            .map(|due| due.duration_since(observed.now).as_secs());
-        next.push(match due {
-            Some(left) if left > 0 => {
-                format!("the kubelet ends its containers, in {} at the latest", messages::format_age(left))
-            }
-            Some(late) => format!(
-                "the kubelet ends its containers; that is overdue by {}: see whether its node is alive",
-                messages::format_age(-late)
-            ),
-            None => "the kubelet ends its containers".to_owned(),
-        });
-        return next;
+        return termination_steps(observed, pod);
     }
     if observed.pod.is_finished() {
         return Vec::new();
@@ -344,49 +354,98 @@ pub fn next_steps(observed: &ObservedPod, all: &Diagnosis) -> Vec<String> {
             keys::CONTROL_VALUE
         )];
     }
-    let mut next: Vec<String> = all
+    let mut steps: Vec<String> = diagnosis
         .operations
         .iter()
-        .map(|o| format!("operation {}: {}", o.id, o.then))
-        .chain(diagnosis_warnings(observed, all))
+        .map(|operation| format!("operation {}: {}", operation.id, operation.then))
+        .chain(diagnosis_warnings(observed, diagnosis))
+        .chain(requested_deletion_step(observed, diagnosis))
         .collect();
-    if pod.to_delete && !all.operations.iter().any(|o| o.id == "pod-delete") {
-        let text = "the deletion controller begins operation pod-delete, as the Pod is labelled";
-        let waits = match grace_delete::scale_in_replica_set(&observed.pod) {
-            Some(_) => ", unless as many others go already as its owner has Pods too many",
-            None => "",
-        };
-        next.push(format!("{text} {}{waits}", keys::TO_DELETE));
-    }
-    if !next.is_empty() {
-        return next;
+    if !steps.is_empty() {
+        return steps;
     }
     if pod.unavailable_because.is_some() {
-        let waits = service_obstacles::missing_cooperator_finalizers(&observed.pod);
-        next.extend(
-            waits
+        let obstacles = service_obstacles::missing_cooperator_finalizers(&observed.pod);
+        steps.extend(
+            obstacles
                 .iter()
                 .map(|obstacle| format!("the Pod is available after {obstacle}")),
         );
-    } else if let Some(rule) = blocking_rule(all) {
-        let by = messages::qualified_rule_name(&rule.object, &rule.rule);
-        let until = match rule.reason.starts_with(UNREADABLE_RULE) {
-            true => format!("until {by} is mended"),
-            false => format!("until {by} lets it pass"),
-        };
-        next.push(match (deletion_path(observed), holds_deletions(rule)) {
-            (DeletionPath::Lifecycle, _) => format!(
-                "a deletion or eviction is refused with 429 and begins operation pod-delete (feature gate GraceDeleteWebhook), which \
-                 waits in PreCheck {until}, as any other operation does"
-            ),
-            (_, true) => format!("a deletion or eviction is refused with 429, and an operation that begins waits in PreCheck, {until}"),
-            (DeletionPath::Direct, false) => format!("an operation that begins waits in PreCheck {until}; deletions and evictions are not held by it"),
-            (DeletionPath::Unknown, false) => format!(
-                "an operation that begins waits in PreCheck {until}; deletions and evictions are not held by it without the feature \
-                 gate GraceDeleteWebhook of the server; with it they are refused with 429 and begin operation pod-delete, which waits \
-                 likewise"
-            ),
-        });
+    } else if let Some(rule) = blocking_rule(diagnosis) {
+        steps.push(describe_blocked_requests(observed, rule));
     }
-    next
+    steps
+}
+
+/// What ends a terminating Pod: the removal of its finalizers, and the kubelet.
+fn termination_steps(observed: &ObservedPod, pod: &PodFacts) -> Vec<String> {
+    let mut steps = Vec::new();
+    if !pod.finalizers.is_empty() {
+        steps.push(format!(
+            "these finalizers are taken off: {}",
+            pod.finalizers.join(", ")
+        ));
+    }
+    let metadata = &observed.pod.metadata;
+    if !steps.is_empty() && metadata.deletion_grace_period_seconds == Some(0) {
+        return steps; // the kubelet has reported that the containers have ended
+    }
+    let seconds_to_end = pod
+        .deletion_due
+        .map(|due| due.duration_since(observed.now).as_secs());
+    steps.push(match seconds_to_end {
+        Some(remaining) if remaining > 0 => format!(
+            "the kubelet ends its containers, in {} at the latest",
+            messages::format_age(remaining)
+        ),
+        Some(remaining) => format!(
+            "the kubelet ends its containers; that is overdue by {}: see whether its node is alive",
+            messages::format_age(-remaining)
+        ),
+        None => "the kubelet ends its containers".to_owned(),
+    });
+    steps
+}
+
+/// The begin of the deletion that the label `to-delete` asks for. `None` without the label, or if the deletion has
+/// begun.
+fn requested_deletion_step(observed: &ObservedPod, diagnosis: &Diagnosis) -> Option<String> {
+    let mut operations = diagnosis.operations.iter();
+    let has_begun = operations.any(|operation| operation.id == grace_delete::DELETION_ID);
+    let scale_in = match grace_delete::scale_in_replica_set(&observed.pod) {
+        Some(_) => ", unless enough other Pods of its owner are already leaving",
+        None => "",
+    };
+    (diagnosis.pod.to_delete && !has_begun).then(|| {
+        format!(
+            "the deletion controller begins operation pod-delete, as the Pod is labelled {}{scale_in}",
+            keys::TO_DELETE
+        )
+    })
+}
+
+/// What happens to a request for a disruption while the rule holds the Pod.
+fn describe_blocked_requests(observed: &ObservedPod, rule: &RuleFacts) -> String {
+    let rule_name = qualified_name(rule);
+    let until = match rule.reason.starts_with(UNREADABLE_RULE) {
+        true => format!("until {rule_name} is corrected"),
+        false => format!("until {rule_name} lets it pass"),
+    };
+    match (observed_deletion_path(observed), holds_deletions(rule)) {
+        (DeletionPath::Lifecycle, _) => format!(
+            "a deletion or eviction is refused with 429 and begins operation pod-delete (feature gate GraceDeleteWebhook), which \
+             waits in PreCheck {until}, as any other operation does"
+        ),
+        (_, true) => format!(
+            "a deletion or eviction is refused with 429, and an operation that begins waits in PreCheck, {until}"
+        ),
+        (DeletionPath::Direct, false) => format!(
+            "an operation that begins waits in PreCheck {until}; deletions and evictions are not held by it"
+        ),
+        (DeletionPath::Unknown, false) => format!(
+            "an operation that begins waits in PreCheck {until}; deletions and evictions are not held by it without the feature \
+             gate GraceDeleteWebhook of the server; with it they are refused with 429 and begin operation pod-delete, which \
+             also waits"
+        ),
+    }
 }

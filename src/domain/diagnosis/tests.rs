@@ -23,10 +23,10 @@ fn pod(available: bool) -> Arc<Pod> {
 
 /// Another Pod, which is available.
 fn other_pod(name: &str) -> Arc<Pod> {
-    let mut other = Arc::unwrap_or_clone(pod(true));
-    other.metadata.name = name.to_owned();
-    other.metadata.uid = name.to_owned();
-    Arc::new(other)
+    let mut pod = Arc::unwrap_or_clone(pod(true));
+    pod.metadata.name = name.to_owned();
+    pod.metadata.uid = name.to_owned();
+    Arc::new(pod)
 }
 
 /// A Pod under a rule that has budget left. The rule object has this condition with the status False.
@@ -73,28 +73,28 @@ fn unreadable_owner_or_unset_replicas_comes_first() {
             code: 429,
             message: "held".to_owned(),
         });
-        let said = diagnose(&observed);
+        let diagnosis = diagnose(&observed);
         assert_eq!(
-            said.summary,
+            diagnosis.summary,
             "Pod web-0 is available, and held by rule a of PodTransitionRule web: Rollout web is silent"
         );
-        assert_eq!(as_json(&said)["rules"][0]["budget"]["allowed"], 0);
+        assert_eq!(as_json(&diagnosis)["rules"][0]["budget"]["allowed"], 0);
     }
-    let said = diagnose(&observed(
+    let diagnosis = diagnose(&observed(
         true,
         "ExpectedKnown",
         "ExpectedUnknown",
         "no scale",
     ));
-    assert_eq!(said.summary, "Pod web-0 is available, and may go");
-    assert_eq!(as_json(&said)["rules"][0]["budget"]["allowed"], 1);
+    assert_eq!(diagnosis.summary, "Pod web-0 is available, and may go");
+    assert_eq!(as_json(&diagnosis)["rules"][0]["budget"]["allowed"], 1);
 }
 
 #[test]
-fn more_rules_over_a_pod_than_may_are_told() {
-    for (objects, is_told) in [(16, false), (17, true)] {
-        let mut all = observed(true, "Matched", "None", "");
-        all.rules = (0..objects)
+fn too_many_rule_objects_over_a_pod_are_reported() {
+    for (objects, is_reported) in [(16, false), (17, true)] {
+        let mut observed_pod = observed(true, "Matched", "None", "");
+        observed_pod.rules = (0..objects)
             .map(|n| {
                 RuleObject::compile(
                     serde_json::from_value(json!({
@@ -106,38 +106,42 @@ fn more_rules_over_a_pod_than_may_are_told() {
                 )
             })
             .collect();
-        let said = diagnose(&all).summary;
-        let wanted =
+        let summary = diagnose(&observed_pod).summary;
+        let overlap =
             "held: 17 PodTransitionRules with an availability rule cover it, and at most 16 may";
-        assert_eq!(said.contains(wanted), is_told, "{said}");
+        assert_eq!(summary.contains(overlap), is_reported, "{summary}");
     }
 }
 
 #[test]
 fn unreadable_owner_does_not_hold_unavailable_pod() {
-    let said = diagnose(&observed(
+    let diagnosis = diagnose(&observed(
         false,
         "ExpectedKnown",
         "OwnerUnreadable",
         "silent",
     ));
-    assert_eq!(said.rules[0].verdict, RuleVerdict::Passes);
+    assert_eq!(diagnosis.rules[0].verdict, RuleVerdict::Passes);
 }
 
 #[test]
-fn rule_that_is_not_enforced_is_not_said_to_hold() {
+fn unenforced_rule_is_not_reported_as_holding() {
     for reason in ["NamespaceExcluded", "NotEnforced", "NotRegistered"] {
-        let said = diagnose(&observed(
+        let diagnosis = diagnose(&observed(
             true,
             "Enforced",
             reason,
             "nothing is held: the mark is gone",
         ));
         assert_eq!(
-            said.summary,
+            diagnosis.summary,
             "Pod web-0: rules are not enforced here, because the mark is gone"
         );
-        assert_eq!(said.rules[0].verdict, RuleVerdict::NotApplying, "{reason}");
+        assert_eq!(
+            diagnosis.rules[0].verdict,
+            RuleVerdict::NotApplying,
+            "{reason}"
+        );
     }
     let mut observed = observed(true, "Enforced", "NotRegistered", "a webhook is gone");
     observed.context.dry_run_deletion = Some(DryRunDeletion::Denied {
@@ -146,8 +150,8 @@ fn rule_that_is_not_enforced_is_not_said_to_hold() {
     });
     assert_eq!(
         diagnose(&observed).summary,
-        "Pod web-0: rules are not enforced here, because a webhook is gone; the API server refuses a deletion now all the \
-         same: held"
+        "Pod web-0: rules are not enforced here, because a webhook is gone; the API server still refuses a deletion now: \
+         held"
     );
 }
 
@@ -164,10 +168,10 @@ fn awaited_restart_is_named_with_its_container() {
         pod.metadata.annotations.extend([annotation]);
         diagnose(&observed).summary
     };
-    let what = "container app to restart for its new image";
+    let restart = "container app to restart for its new image";
     assert_eq!(
         waiting(&[]),
-        format!("Pod web-0 is not available: it waits for {what}")
+        format!("Pod web-0 is not available: it waits for {restart}")
     );
     let completing = [
         Family::Operated,
@@ -175,8 +179,11 @@ fn awaited_restart_is_named_with_its_container() {
         Family::PostChecked,
         Family::Completing,
     ];
-    let said = waiting(&completing.map(|f| (f.key("x"), "1")));
-    assert!(said.ends_with(&format!("waiting for {what}")), "{said}");
+    let summary = waiting(&completing.map(|f| (f.key("x"), "1")));
+    assert!(
+        summary.ends_with(&format!("waiting for {restart}")),
+        "{summary}"
+    );
 }
 
 /// The summary for an available Pod under a rule with this status, whose budget of one is used.
@@ -225,25 +232,25 @@ fn available_pod_that_uses_the_budget_up_says_until_when() {
 }
 
 #[test]
-fn rollout_that_stands_still_takes_the_place_of_try_again() {
+fn message_about_held_rollout_replaces_retry_advice() {
     let message = "Deployment api, Deployment web: the rollout waits. Relax the rule; DaemonSet agent: it waits too";
     let status = json!({ "availablePods": 2, "unavailablePods": 1, "conditions": [{
         "type": "RolloutsHeld", "status": "True", "reason": "TemplateLeavesRule", "message": message,
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }] });
     let hash = json!({ "pod-template-hash": "7d9" });
-    let said = |owner: &str| describe_under_status(hash.clone(), owner, status.clone());
-    let held = "Pod web-0 is available, and held by rule a of PodTransitionRule web: 1 of 3 Pods are unavailable, the limit \
+    let summary_for = |owner: &str| describe_under_status(hash.clone(), owner, status.clone());
+    let prefix = "Pod web-0 is available, and held by rule a of PodTransitionRule web: 1 of 3 Pods are unavailable, the limit \
                 is 1; ";
     assert_eq!(
-        said("ReplicaSet web-7d9"),
-        format!("{held}Deployment api, Deployment web: the rollout waits. Relax the rule")
+        summary_for("ReplicaSet web-7d9"),
+        format!("{prefix}Deployment api, Deployment web: the rollout waits. Relax the rule")
     );
     assert_eq!(
-        said("DaemonSet agent"),
-        format!("{held}DaemonSet agent: it waits too")
+        summary_for("DaemonSet agent"),
+        format!("{prefix}DaemonSet agent: it waits too")
     );
-    assert!(said("ReplicaSet other-7d9").ends_with("or raise the limit"));
+    assert!(summary_for("ReplicaSet other-7d9").ends_with("or raise the limit"));
 }
 
 #[test]
@@ -317,32 +324,37 @@ fn label_pod(observed: &mut ObservedPod, labels: &[(&str, &str)]) {
 
 #[test]
 fn pod_without_blocker_is_reported_as_not_held() {
-    let said = |observed: &ObservedPod| diagnose(observed).summary;
+    let summary_of = |observed: &ObservedPod| diagnose(observed).summary;
     let alone = "Pod web-0 is available, and no PodTransitionRule of namespace n selects it";
-    let mut free = pod_of_set(json!({ "status": { "updatedRevision": "web-1" } }));
-    assert_eq!(said(&free), format!("{alone}: nothing holds it"));
-    free.context.dry_run_deletion = denied_dry_run("legal hold");
+    let mut unblocked = pod_of_set(json!({ "status": { "updatedRevision": "web-1" } }));
+    assert_eq!(summary_of(&unblocked), format!("{alone}: nothing holds it"));
+    unblocked.context.dry_run_deletion = denied_dry_run("legal hold");
     assert_eq!(
-        said(&free),
+        summary_of(&unblocked),
         format!("{alone}, but the API server refuses a deletion now: legal hold")
     );
-    let bound = "its updateStrategy.maxUnavailable (1) holds the update of this Pod: ";
-    let held = said(&pod_of_set(json!({})));
-    let wanted = format!("{alone}; CollaSet web: {bound}");
-    assert!(held.starts_with(&wanted), "{held}");
+    let limit_text = "its updateStrategy.maxUnavailable (1) holds the update of this Pod: ";
+    let summary = summary_of(&pod_of_set(json!({})));
+    let expected = format!("{alone}; CollaSet web: {limit_text}");
+    assert!(summary.starts_with(&expected), "{summary}");
     let refused = json!([{ "type": "Update", "status": "False", "reason": "UpdateFailed", "message": "not signed" }]);
     let refused = pod_of_set(json!({
         "spec": { "updateStrategy": { "maxUnavailable": null } }, "status": { "conditions": refused },
     }));
     assert_eq!(
-        said(&refused),
+        summary_of(&refused),
         format!("{alone}; CollaSet web: UpdateFailed: not signed")
     );
     let mut ruled = pod_of_set(json!({}));
     ruled.pods.extend([other_pod("web-2"), other_pod("web-3")]);
     ruled.rules = observed(true, "Enforced", "-", "-").rules;
-    let wanted = format!("Pod web-0 is available, and no rule holds it; CollaSet web: {bound}");
-    assert!(said(&ruled).starts_with(&wanted), "{}", said(&ruled));
+    let expected =
+        format!("Pod web-0 is available, and no rule holds it; CollaSet web: {limit_text}");
+    assert!(
+        summary_of(&ruled).starts_with(&expected),
+        "{}",
+        summary_of(&ruled)
+    );
 }
 
 #[test]
@@ -355,9 +367,9 @@ fn post_check_rule_is_reported_as_blocking_return() {
     }]);
     observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
     let explained = diagnose(&observed);
-    let wanted = "Pod web-0 is available, and may go; the end of an operation on it would wait for rule verified of PodTransitionRule web: ";
+    let expected = "Pod web-0 is available, and may go; the end of an operation on it would wait for rule verified of PodTransitionRule web: ";
     assert!(
-        explained.summary.starts_with(wanted),
+        explained.summary.starts_with(expected),
         "{}",
         explained.summary
     );
@@ -395,8 +407,8 @@ fn waits_for_its_end(id: &str, type_: &str) {
 fn finished_pod_is_not_reported_as_terminating() {
     let mut observed = observed(false, "Enforced", "-", "-");
     Arc::make_mut(&mut observed.pod).status.phase = "Failed".into();
-    let why = diagnose(&observed).pod.unavailable_because.unwrap();
-    assert_eq!(why, "the Pod has run to its end (Failed)");
+    let reason = diagnose(&observed).pod.unavailable_because.unwrap();
+    assert_eq!(reason, "the Pod has finished (Failed)");
 }
 
 #[test]
@@ -406,7 +418,7 @@ fn deleted_or_paused_set_is_reported() {
     let paused = remark_with(json!({ "spec": { "paused": true } }));
     assert_eq!(
         paused,
-        "it is paused: set spec.paused to false to let it scale and update (a Pod that is deleted is made again all the same)"
+        "it is paused: set spec.paused to false to let it scale and update (a deleted Pod is still recreated)"
     );
 }
 
@@ -430,33 +442,33 @@ fn refused_deletion_of_offline_pod_names_remedy() {
     let explained = diagnose(&observed);
     let waits = "waiting for the API server, which refuses its deletion: legal hold";
     assert!(explained.summary.ends_with(waits), "{}", explained.summary);
-    let back = "`kubectl label pod web-0 -n n collaset.kusionstack.io/to-delete-`";
+    let command = "`kubectl label pod web-0 -n n collaset.kusionstack.io/to-delete-`";
     let next = |observed: &ObservedPod| diagnose(observed).next.join("; ");
     assert_eq!(
         next(&observed),
         format!(
-            "operation pod-delete: the Pod is deleted once the API server lets it be; this brings it back on traffic instead: {back}"
+            "operation pod-delete: the Pod is deleted once the API server allows it; this brings it back on traffic instead: {command}"
         )
     );
-    let named = json!({ "spec": { "scaleStrategy": { "podToDelete": ["web-0"] } } });
-    observed.controller = pod_of_set(named).controller;
-    let told = next(&observed);
-    let wanted = format!("after its name is out of podToDelete of CollaSet web: {back}");
-    assert!(told.ends_with(&wanted), "{told}");
+    let spec_with_pod = json!({ "spec": { "scaleStrategy": { "podToDelete": ["web-0"] } } });
+    observed.controller = pod_of_set(spec_with_pod).controller;
+    let next_step = next(&observed);
+    let prerequisite = format!("after its name is out of podToDelete of CollaSet web: {command}");
+    assert!(next_step.ends_with(&prerequisite), "{next_step}");
 }
 
 #[test]
 fn set_bound_is_named_only_without_other_blocker() {
-    let bound = "its updateStrategy.maxUnavailable (1) holds the update of this Pod: 1 of 2 Pods are unavailable or on their way, and at \
+    let limit_text = "its updateStrategy.maxUnavailable (1) holds the update of this Pod: 1 of 2 Pods are unavailable or on their way, and at \
                  most 1 may be";
-    assert_eq!(remark_with(json!({})), bound);
+    assert_eq!(remark_with(json!({})), limit_text);
     let rolling = |rolling: Value| json!({ "updateStrategy": { "rollingUpdate": rolling } });
-    let partition = |kept: usize| {
-        let by = json!({ "byPartition": { "partition": kept } });
+    let partition = |partition_text: usize| {
+        let by = json!({ "byPartition": { "partition": partition_text } });
         remark_with(json!({ "spec": rolling(by) }))
     };
-    let kept = "its partition keeps 1 Pod on older revisions, this one may be among them";
-    assert_eq!(partition(1), format!("{kept}; {bound}"));
+    let partition_text = "its partition keeps 1 Pod on older revisions, this one may be among them";
+    assert_eq!(partition(1), format!("{partition_text}; {limit_text}"));
     assert_eq!(
         partition(2),
         "its partition keeps 2 Pods on older revisions, this one is among them"
@@ -465,35 +477,45 @@ fn set_bound_is_named_only_without_other_blocker() {
         "spec": rolling(json!({ "byPartition": { "partition": 2 } })),
         "status": { "currentRevision": "web-2" },
     });
-    let back = "the template is that of its current revision web-2: Pods of revisions that were made later go back to it, its partition \
+    let rollback_text = "the template is that of its current revision web-2: Pods of revisions that were made later go back to it, its partition \
                 keeps those of older ones";
-    assert_eq!(remark_with(taken_back), format!("{back}; {bound}"));
-    let at = |kept: usize, step: i32, told: &str| {
-        let reason = if told.contains("pauses") {
+    assert_eq!(
+        remark_with(taken_back),
+        format!("{rollback_text}; {limit_text}")
+    );
+    let remark_at_step = |partition_text: usize, step: i32, message: &str| {
+        let reason = if message.contains("pauses") {
             "StepPaused"
         } else {
             "Updating"
         };
         let update =
-            json!([{ "type": "Update", "status": "False", "reason": reason, "message": told }]);
+            json!([{ "type": "Update", "status": "False", "reason": reason, "message": message }]);
         remark_with(json!({
-            "spec": rolling(json!({ "steps": [{ "partition": kept }, { "pause": {} }] })),
+            "spec": rolling(json!({ "steps": [{ "partition": partition_text }, { "pause": {} }] })),
             "status": { "rollout": { "revision": "web-2", "step": step, "steps": 2 }, "conditions": update },
         }))
     };
     assert_eq!(
-        at(1, 2, "step 2 of 2 pauses until 10:00"),
+        remark_at_step(1, 2, "step 2 of 2 pauses until 10:00"),
         "its rollout is at step 2 of 2, which pauses until 10:00"
     );
     let step = "its rollout is at step 1 of 2";
-    assert_eq!(at(2, 1, "step 1 of 2"), step, "the step keeps both Pods");
-    assert_eq!(at(1, 1, "step 1 of 2"), format!("{step}; {bound}"));
+    assert_eq!(
+        remark_at_step(2, 1, "step 1 of 2"),
+        step,
+        "the step keeps both Pods"
+    );
+    assert_eq!(
+        remark_at_step(1, 1, "step 1 of 2"),
+        format!("{step}; {limit_text}")
+    );
 }
 
 #[test]
 fn terminating_pod_that_a_finalizer_holds_names_it() {
     let mut observed = observed(true, "Enforced", "-", "-");
-    let mut told = |finalizers: &[&str], grace: Option<i64>| {
+    let mut summary_and_next = |finalizers: &[&str], grace: Option<i64>| {
         let metadata = &mut Arc::make_mut(&mut observed.pod).metadata;
         metadata.deletion_timestamp = Some("2026-01-01T11:59:00Z".to_owned());
         metadata.deletion_grace_period_seconds = grace;
@@ -502,24 +524,24 @@ fn terminating_pod_that_a_finalizer_holds_names_it() {
         (explained.summary, explained.next)
     };
     let taken_off = "these finalizers are taken off: example.com/slow";
-    let (summary, next) = told(&["example.com/slow"], Some(0));
+    let (summary, next) = summary_and_next(&["example.com/slow"], Some(0));
     assert_eq!(
         summary,
         "Pod web-0 is terminating: it waits until finalizer example.com/slow is taken off"
     );
     assert_eq!(next, [taken_off], "the kubelet is done");
-    let (_, next) = told(&["example.com/slow"], Some(30));
+    let (_, next) = summary_and_next(&["example.com/slow"], Some(30));
     let kubelet = "the kubelet ends its containers; that is overdue by 60s";
     assert!(
         next[0] == taken_off && next[1].starts_with(kubelet),
         "{next:?}"
     );
-    let (summary, next) = told(&["a/b", "c/d"], Some(0));
+    let (summary, next) = summary_and_next(&["a/b", "c/d"], Some(0));
     let both = "Pod web-0 is terminating: it waits until finalizers a/b, c/d are taken off";
     assert_eq!((&*summary, next.len()), (both, 1));
-    let (summary, next) = told(&[], Some(0));
-    let free = "Pod web-0 is terminating: nothing holds it any more";
-    assert_eq!(summary, free);
+    let (summary, next) = summary_and_next(&[], Some(0));
+    let ending = "Pod web-0 is terminating: nothing holds it any more";
+    assert_eq!(summary, ending);
     assert!(next[0].starts_with(kubelet), "{next:?}");
 }
 
@@ -538,7 +560,7 @@ fn under_label_check() -> ObservedPod {
 fn lifecycle_dry_run(pod: &Pod) -> Option<DryRunDeletion> {
     Some(DryRunDeletion::Denied {
         code: 429,
-        message: crate::domain::grace_delete::deletion_refusal(pod),
+        message: crate::domain::grace_delete::deletion_denial(pod),
     })
 }
 
@@ -584,16 +606,16 @@ fn deletion_through_lifecycle_is_held_by_label_check() {
 fn deletion_that_begins_a_lifecycle_is_no_refusal() {
     let mut observed = observed(true, "Enforced", "-", "-");
     observed.context.dry_run_deletion = lifecycle_dry_run(&observed.pod);
-    let way = "a deletion or eviction takes it off traffic first, by operation pod-delete (feature gate GraceDeleteWebhook)";
+    let first_step = "a deletion or eviction takes it off traffic first, by operation pod-delete (feature gate GraceDeleteWebhook)";
     assert_eq!(
         diagnose(&observed).summary,
-        format!("Pod web-0 is available, and may go; {way}")
+        format!("Pod web-0 is available, and may go; {first_step}")
     );
     observed.rules.clear();
     assert_eq!(
         diagnose(&observed).summary,
         format!(
-            "Pod web-0 is available, and no PodTransitionRule of namespace n selects it: nothing holds it; {way}"
+            "Pod web-0 is available, and no PodTransitionRule of namespace n selects it: nothing holds it; {first_step}"
         )
     );
 }
@@ -607,19 +629,23 @@ fn budget_counts_the_pods_as_they_are_now() {
     observed.rules = vec![RuleObject::compile(
         serde_json::from_value(object.clone()).unwrap(),
     )];
-    let said = diagnose(&observed);
-    assert_eq!(said.summary, "Pod web-0 is available, and may go");
+    let diagnosis = diagnose(&observed);
+    assert_eq!(diagnosis.summary, "Pod web-0 is available, and may go");
     object["status"]["availablePods"] = json!(3);
     object["status"]["unavailablePods"] = json!(0);
     observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
     observed.pods.pop();
-    let said = diagnose(&observed);
-    let full =
+    let diagnosis = diagnose(&observed);
+    let used_budget =
         "held by rule a of PodTransitionRule web: 1 of 3 Pods are unavailable, the limit is 1";
-    assert!(said.summary.contains(full), "{}", said.summary);
+    assert!(
+        diagnosis.summary.contains(used_budget),
+        "{}",
+        diagnosis.summary
+    );
     observed.pods.clear(); // they could not be read
-    let said = diagnose(&observed);
-    assert_eq!(said.summary, "Pod web-0 is available, and may go");
+    let diagnosis = diagnose(&observed);
+    assert_eq!(diagnosis.summary, "Pod web-0 is available, and may go");
 }
 
 /// Adds an operation that waits in PreCheck.
@@ -659,8 +685,8 @@ fn each_operation_has_the_answer_of_the_endpoint_to_itself() {
     for id in ["a", "b", "c"] {
         wait_in_pre_check(&mut observed, id);
     }
-    let said = diagnose(&observed);
-    let waits: Vec<_> = said
+    let diagnosis = diagnose(&observed);
+    let waits: Vec<_> = diagnosis
         .operations
         .iter()
         .map(|o| o.waits_for[0].text.as_str())
@@ -674,7 +700,7 @@ fn each_operation_has_the_answer_of_the_endpoint_to_itself() {
         ]
     );
     assert_eq!(
-        said.rules[0].reason,
+        diagnosis.rules[0].reason,
         "operation b: not now; operation c: never"
     );
 }
@@ -702,9 +728,9 @@ fn verdict_omitted_from_status_details_is_unknown() {
         json!([{ "stage": "PreCheck", "ruleName": "ask", "reason": "not now", "pods": 200 }]);
     add_endpoint_rule(&mut observed, json!({ "waitReasons": reasons }));
     wait_in_pre_check(&mut observed, "a");
-    let said = diagnose(&observed).rules[0].reason.clone();
+    let reason = diagnose(&observed).rules[0].reason.clone();
     assert_eq!(
-        said,
+        reason,
         "its endpoint has not let the Pod pass yet; status.details leaves this Pod out: of all Pods that wait for the rule, 200 wait \
          for: not now"
     );
@@ -734,19 +760,19 @@ fn pod_waiting_for_label_is_not_ahead_in_queue() {
     labels.insert("fit".to_owned(), "yes".to_owned());
     observed.pods[0] = Arc::clone(&observed.pod);
     begin(&mut observed.pods[1], "1767268700000000000");
-    let said = diagnose(&observed);
+    let diagnosis = diagnose(&observed);
     assert_eq!(
-        said.operations[0].waits_for[0].text,
+        diagnosis.operations[0].waits_for[0].text,
         "the lifecycle controller, to grant it: no rule holds it"
     );
-    let budget = said.rules[0].budget.as_ref().unwrap();
+    let budget = diagnosis.rules[0].budget.as_ref().unwrap();
     assert_eq!((budget.waiting, budget.before), (1, Some(0)));
-    let other = &mut Arc::make_mut(&mut observed.pods[1]).metadata.labels;
-    other.insert("fit".to_owned(), "yes".to_owned());
-    let said = diagnose(&observed);
-    let text = &said.operations[0].waits_for[0].text;
+    let other_labels = &mut Arc::make_mut(&mut observed.pods[1]).metadata.labels;
+    other_labels.insert("fit".to_owned(), "yes".to_owned());
+    let diagnosis = diagnose(&observed);
+    let text = &diagnosis.operations[0].waits_for[0].text;
     assert!(
-        text.starts_with("its turn behind web-1, which waits longer"),
+        text.starts_with("its place in the queue behind web-1, which waits longer"),
         "{text}"
     );
 }

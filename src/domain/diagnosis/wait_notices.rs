@@ -17,7 +17,7 @@ use crate::domain::rules::webhook::EndpointVerdicts;
 pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
 /// Largest number of operations with an Event within [`REPEAT_AFTER`], for each rule object. Operations that wait for
 /// no rule are counted for each namespace. The Event of the rule object itself gives the total.
-pub const MAX_OPERATIONS: usize = 10;
+pub const MAX_NOTIFIED_OPERATIONS: usize = 10;
 
 /// Largest number of notices of one kind for a namespace at once. Each notice needs a diagnosis.
 pub const MAX_NOTICES_AT_ONCE: usize = 10;
@@ -56,9 +56,9 @@ pub enum WaitNotice {
 /// Operations on a Pod that do not wait for their operator, and the stage of the rules that may hold each of them. The
 /// field [`WaitingOperation::rules`] is empty.
 pub fn waiting_operations(pod: &Pod) -> impl Iterator<Item = (WaitingOperation, Option<Stage>)> {
-    let living = !pod.is_terminating() && pod.is_managed();
-    let all = stored_phases(pod).into_iter().filter(move |_| living);
-    all.filter_map(move |(operation, phase)| {
+    let is_alive = !pod.is_terminating() && pod.is_managed();
+    let phases = stored_phases(pod).into_iter().filter(move |_| is_alive);
+    phases.filter_map(move |(operation, phase)| {
         let (family, stage) = match phase {
             Phase::PreCheck => (Family::PreCheck, Some(Stage::PreCheck)),
             Phase::Preparing => (Family::Preparing, None),
@@ -77,34 +77,35 @@ pub fn waiting_operations(pod: &Pod) -> impl Iterator<Item = (WaitingOperation, 
     })
 }
 
-/// Whether an object keeps a Pod waiting, by the object's status and the verdicts of its endpoints. `budgets` is
-/// whether the budgets of its rules apply to the Pod.
+/// Whether an object keeps a Pod waiting, by the object's status and the verdicts of its endpoints. `do_budgets_apply`
+/// is whether the budgets of its rules apply to the Pod.
 pub fn does_rule_hold(
     rule: &RuleObject,
     verdicts: &EndpointVerdicts,
     stage: Stage,
     pod: &Pod,
-    budgets: bool,
+    do_budgets_apply: bool,
 ) -> bool {
     let set = &rule.set;
     if has_immediate_rejection(set, stage, pod) {
         return true;
     }
-    let asks = set.webhook_rules(stage).next().is_some();
-    if asks && !rejections(set, stage, pod, verdicts).is_empty() {
+    let has_webhook_rules = set.webhook_rules(stage).next().is_some();
+    if has_webhook_rules && !rejections(set, stage, pod, verdicts).is_empty() {
         return true;
     }
-    if stage != Stage::PreCheck || !pod.is_available() || !budgets {
+    if stage != Stage::PreCheck || !pod.is_available() || !do_budgets_apply {
         return false;
     }
-    let AvailabilityRules::Held(held) = set.availability_rules(pod) else {
+    let AvailabilityRules::Held(limits_by_rule) = set.availability_rules(pod) else {
         return false;
     };
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let (expected, available) = rule.status().map_or((0, 0), |status| {
         (count(status.expected_pods), count(status.available_pods))
     });
-    held.iter()
+    limits_by_rule
+        .iter()
         .any(|(_, limits)| available <= limits.desired(expected))
 }
 
@@ -123,9 +124,9 @@ pub const RULE_REASON: &str = "PodsWaiting";
 
 /// The diagnosis of one operation in one line. `None` if the operation is not in flight any more.
 pub fn operation_line(observed: &ObservedPod, operation: &str) -> Option<String> {
-    let all = diagnose(observed);
-    let found = all.operations.iter().find(|o| o.id == operation)?;
-    Some(summary::describe_operation(observed, found))
+    let diagnosis = diagnose(observed);
+    let facts = diagnosis.operations.iter().find(|o| o.id == operation)?;
+    Some(summary::describe_operation(observed, facts))
 }
 
 /// Remembers which notices were given, so that they are not repeated too soon. If this state is lost, notices are
@@ -159,17 +160,17 @@ impl WaitNotices {
         now: Timestamp,
     ) -> Vec<WaitNotice> {
         waits.retain(|wait| self.is_beyond_threshold(wait.since, now));
-        let mut told = self.namespaces.remove(namespace).unwrap_or_default();
-        let notices = told.decide_in_namespace(waits, now);
-        if !told.pods.is_empty() || !told.rules.is_empty() {
-            self.namespaces.insert(namespace.to_owned(), told);
+        let mut history = self.namespaces.remove(namespace).unwrap_or_default();
+        let notices = history.decide_in_namespace(waits, now);
+        if !history.pods.is_empty() || !history.rules.is_empty() {
+            self.namespaces.insert(namespace.to_owned(), history);
         }
         notices
     }
 
     /// Forgets namespaces that do not exist any more.
-    pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.namespaces.retain(|namespace, _| is_there(namespace));
+    pub fn retain(&mut self, exists: impl Fn(&str) -> bool) {
+        self.namespaces.retain(|namespace, _| exists(namespace));
     }
 }
 
@@ -193,13 +194,17 @@ impl NoticeHistory {
         now: Timestamp,
     ) -> Vec<WaitNotice> {
         waits.sort_by(|a, b| (a.since, &a.pod, &a.operation).cmp(&(b.since, &b.pod, &b.operation)));
-        let is_recent = |told: Timestamp| now.duration_since(told) < REPEAT_AFTER;
+        let is_recent = |notified_at: Timestamp| now.duration_since(notified_at) < REPEAT_AFTER;
         let waiting: HashSet<_> = waits.iter().map(operation_key).collect();
         self.pods
-            .retain(|key, (told, _)| is_recent(*told) || waiting.contains(key));
-        self.rules.retain(|_, told| is_recent(*told));
+            .retain(|key, (notified_at, _)| is_recent(*notified_at) || waiting.contains(key));
+        self.rules.retain(|_, notified_at| is_recent(*notified_at));
         let mut counts: HashMap<Option<Arc<str>>, usize> = HashMap::new();
-        for (_, rule) in self.pods.values().filter(|(told, _)| is_recent(*told)) {
+        for (_, rule) in self
+            .pods
+            .values()
+            .filter(|(notified_at, _)| is_recent(*notified_at))
+        {
             *counts.entry(rule.clone()).or_default() += 1;
         }
         let mut notices = Vec::new();
@@ -209,8 +214,10 @@ impl NoticeHistory {
             }
             let (key, rule) = (operation_key(wait), wait.rules.first().cloned());
             let count = counts.entry(rule.clone()).or_default();
-            let was_told = self.pods.get(&key);
-            if *count >= MAX_OPERATIONS || was_told.is_some_and(|(told, _)| is_recent(*told)) {
+            let last_notice = self.pods.get(&key);
+            if *count >= MAX_NOTIFIED_OPERATIONS
+                || last_notice.is_some_and(|(notified_at, _)| is_recent(*notified_at))
+            {
                 continue;
             }
             *count += 1;
@@ -225,16 +232,19 @@ impl NoticeHistory {
     /// second operation of a Pod comes after the first operations of all other Pods. `waits` are sorted, the longest
     /// first.
     fn notice_order<'a>(&self, waits: &'a [WaitingOperation]) -> Vec<&'a WaitingOperation> {
-        let mut of_pod: HashMap<&str, usize> = HashMap::new();
-        let mut turns = Vec::new();
+        let mut waits_by_pod: HashMap<&str, usize> = HashMap::new();
+        let mut order = Vec::new();
         for wait in waits {
-            let nth = of_pod.entry(&wait.pod).or_default();
-            let told = self.pods.get(&operation_key(wait)).map(|(told, _)| *told);
-            turns.push((told, *nth, wait));
-            *nth += 1;
+            let index_in_pod = waits_by_pod.entry(&wait.pod).or_default();
+            let notified_at = self
+                .pods
+                .get(&operation_key(wait))
+                .map(|(notified_at, _)| *notified_at);
+            order.push((notified_at, *index_in_pod, wait));
+            *index_in_pod += 1;
         }
-        turns.sort_by_key(|(told, nth, _)| (*told, *nth));
-        turns.into_iter().map(|(_, _, wait)| wait).collect()
+        order.sort_by_key(|(notified_at, index_in_pod, _)| (*notified_at, *index_in_pod));
+        order.into_iter().map(|(_, _, wait)| wait).collect()
     }
 
     /// One notice for each rule object. `waits` are sorted, the longest first.
@@ -307,14 +317,14 @@ mod tests {
     fn long_wait_is_reported_once_for_pod_and_rules() {
         let mut notices = minute();
         let long = wait(1, 0, &["web", "other"]);
-        let told = notices.decide_notices("n", vec![long.clone()], at(60));
+        let decided = notices.decide_notices("n", vec![long.clone()], at(60));
         let rule = |rule: &str| WaitNotice::Rule {
             rule: rule.into(),
             waiting: 1,
             longest: long.clone(),
         };
         assert_eq!(
-            told,
+            decided,
             [WaitNotice::Pod(long.clone()), rule("other"), rule("web")]
         );
         for seconds in [61, 120, 359] {
@@ -329,38 +339,38 @@ mod tests {
     #[test]
     fn rule_notice_sums_up_and_longest_waits_come_first() {
         let mut notices = minute();
-        let all: Vec<_> = (0..500)
+        let waits: Vec<_> = (0..500)
             .rev()
             .map(|n| wait(n, n as i64 / 100, &["web"]))
             .collect();
-        let told = notices.decide_notices("n", all.clone(), at(100));
-        assert_eq!(told.len(), MAX_OPERATIONS + 1);
-        assert_eq!(told[0], WaitNotice::Pod(wait(0, 0, &["web"])));
+        let decided = notices.decide_notices("n", waits.clone(), at(100));
+        assert_eq!(decided.len(), MAX_NOTIFIED_OPERATIONS + 1);
+        assert_eq!(decided[0], WaitNotice::Pod(wait(0, 0, &["web"])));
         let sum = WaitNotice::Rule {
             rule: "web".into(),
             waiting: 500,
             longest: wait(0, 0, &["web"]),
         };
-        assert_eq!(told[MAX_OPERATIONS], sum);
+        assert_eq!(decided[MAX_NOTIFIED_OPERATIONS], sum);
         // The operations with a notice have ended. Other operations do not get a notice in their place at once.
         assert_eq!(
-            notices.decide_notices("n", all[..400].to_vec(), at(130)),
+            notices.decide_notices("n", waits[..400].to_vec(), at(130)),
             []
         );
     }
 
     #[test]
-    fn rules_beyond_those_that_are_told_at_once_come_next() {
+    fn rules_beyond_the_limit_get_notices_at_the_next_call() {
         let mut notices = minute();
         let rules: Vec<String> = (0..25).map(|n| format!("rule-{n:02}")).collect();
         let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
-        let told = (0..4).map(|_| {
+        let decided = (0..4).map(|_| {
             notices
                 .decide_notices("n", vec![wait(1, 0, &rules)], at(60))
                 .len()
         });
         assert_eq!(
-            told.collect::<Vec<_>>(),
+            decided.collect::<Vec<_>>(),
             [1 + MAX_NOTICES_AT_ONCE, MAX_NOTICES_AT_ONCE, 5, 0]
         );
     }
@@ -375,15 +385,16 @@ mod tests {
     }
 
     #[test]
-    fn every_pod_that_waits_for_traffic_is_told_in_turn() {
+    fn pods_that_wait_for_traffic_get_notices_in_rotation() {
         let mut notices = minute();
-        let stuck: Vec<_> = (0..25).map(|n| wait(n, 0, &[])).collect();
-        let told = [60, 360, 660].map(|now| notices.decide_notices("n", stuck.clone(), at(now)));
-        assert_eq!(pods(&told[0])[..2], ["pod-000", "pod-001"]);
-        assert_eq!(pods(&told[1])[..2], ["pod-010", "pod-011"]);
-        assert_eq!(pods(&told[2])[..2], ["pod-020", "pod-021"]);
+        let waiting: Vec<_> = (0..25).map(|n| wait(n, 0, &[])).collect();
+        let decided =
+            [60, 360, 660].map(|now| notices.decide_notices("n", waiting.clone(), at(now)));
+        assert_eq!(pods(&decided[0])[..2], ["pod-000", "pod-001"]);
+        assert_eq!(pods(&decided[1])[..2], ["pod-010", "pod-011"]);
+        assert_eq!(pods(&decided[2])[..2], ["pod-020", "pod-021"]);
         assert_eq!(
-            pods(&told[2])[5..],
+            pods(&decided[2])[5..],
             ["pod-000", "pod-001", "pod-002", "pod-003", "pod-004"]
         );
     }
@@ -391,17 +402,17 @@ mod tests {
     #[test]
     fn pods_of_one_namespace_take_no_notices_of_another() {
         let mut notices = minute();
-        let stuck: Vec<_> = (0..25).map(|n| wait(n, 0, &[])).collect();
+        let waiting: Vec<_> = (0..25).map(|n| wait(n, 0, &[])).collect();
         for namespace in ["a", "b"] {
-            let told = notices.decide_notices(namespace, stuck.clone(), at(60));
-            assert_eq!(told.len(), MAX_OPERATIONS, "{namespace}");
+            let decided = notices.decide_notices(namespace, waiting.clone(), at(60));
+            assert_eq!(decided.len(), MAX_NOTIFIED_OPERATIONS, "{namespace}");
         }
         notices.retain(|namespace| namespace == "a");
         assert_eq!(notices.namespaces.len(), 1);
     }
 
     #[test]
-    fn many_operations_of_one_pod_leave_room_for_others() {
+    fn many_operations_of_one_pod_do_not_displace_other_pods() {
         let mut notices = minute();
         let mut waits: Vec<_> = (0..20)
             .map(|n| WaitingOperation {
@@ -410,8 +421,8 @@ mod tests {
             })
             .collect();
         waits.push(wait(1, 30, &[]));
-        let told = notices.decide_notices("n", waits, at(100));
-        assert_eq!(pods(&told)[..2], ["pod-000", "pod-001"]);
+        let decided = notices.decide_notices("n", waits, at(100));
+        assert_eq!(pods(&decided)[..2], ["pod-000", "pod-001"]);
     }
 
     #[test]

@@ -67,11 +67,11 @@ pub(super) fn without_entries(text: &str, keys: &[String]) -> Option<String> {
 }
 
 impl super::LifecycleStep {
-    /// The merge patch that removes the entries `gone` from the Pod's annotation. `gone` are the keys in
+    /// The merge patch that removes the entries `stale_keys` from the Pod's annotation. `stale_keys` are the keys in
     /// [`super::LifecycleStep::dirty`] whose object does not exist, or whose Service no longer selects the Pod. `None`
     /// if the annotation has none of these entries.
-    pub fn drop_dirty_patch(pod: &Pod, gone: &[String]) -> Option<Value> {
-        let text = without_entries(pod.annotation(keys::AVAILABLE_CONDITIONS)?, gone)?;
+    pub fn drop_dirty_patch(pod: &Pod, stale_keys: &[String]) -> Option<Value> {
+        let text = without_entries(pod.annotation(keys::AVAILABLE_CONDITIONS)?, stale_keys)?;
         Some(json!({ "metadata": { "annotations": { keys::AVAILABLE_CONDITIONS: text } } }))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::label_name::is_label_name;
 use super::operation::{OperationWrite, PodGates};
-use super::operator;
+use super::operator::DELETION_ID;
 use super::phase::OperationLabels;
 use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, min_ready, restarts};
 use crate::api::keys::{self, Family};
@@ -26,7 +26,7 @@ pub struct LifecycleWrite<'a> {
     asks_nothing: bool,
     operations: BTreeMap<String, OperationWrite>,
     /// Labels that belong to no ID.
-    others: BTreeMap<String, String>,
+    other_labels: BTreeMap<String, String>,
     /// Operation permissions of both objects, by type. If both objects have one, the value of the old object is kept.
     permissions: BTreeMap<String, String>,
     /// Nanoseconds since 1970.
@@ -45,15 +45,15 @@ impl<'a> LifecycleWrite<'a> {
         let nothing = BTreeMap::new();
         let (mut before, old_permissions) =
             labels_by_id(old.map_or(&nothing, |pod| &pod.metadata.labels));
-        let (mut asked, new_permissions) = labels_by_id(&new.metadata.labels);
-        let asks_nothing = before == asked;
-        let ids: BTreeSet<String> = before.keys().chain(asked.keys()).cloned().collect();
+        let (mut requested, new_permissions) = labels_by_id(&new.metadata.labels);
+        let asks_nothing = before == requested;
+        let ids: BTreeSet<String> = before.keys().chain(requested.keys()).cloned().collect();
         let operations = ids.into_iter().map(|id| {
             let before = before.remove(&id).unwrap_or_default();
-            let asked = asked.remove(&id).unwrap_or_default();
+            let requested = requested.remove(&id).unwrap_or_default();
             let operation = OperationWrite::from_write(
                 &before,
-                asked,
+                requested,
                 |t| old_permissions.contains_key(t),
                 now_nanos,
             );
@@ -61,13 +61,13 @@ impl<'a> LifecycleWrite<'a> {
         });
         let operations: BTreeMap<String, OperationWrite> = operations.collect();
         let stamp = now_nanos.to_string();
-        let mut others = new.metadata.labels.clone();
-        others.retain(|key, _| lifecycle_label_owner(key).is_none());
+        let mut other_labels = new.metadata.labels.clone();
+        other_labels.retain(|key, _| lifecycle_label_owner(key).is_none());
         if old.is_none() {
-            others.remove(keys::SERVICE_AVAILABLE);
+            other_labels.remove(keys::SERVICE_AVAILABLE);
         }
         if let Some(since) = announced_deletion_value(old, new, &operations, &stamp) {
-            others.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
+            other_labels.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
         }
         let mut permissions = new_permissions;
         permissions.extend(old_permissions);
@@ -81,7 +81,7 @@ impl<'a> LifecycleWrite<'a> {
             gates,
             asks_nothing,
             operations,
-            others,
+            other_labels,
             permissions,
             now: now_nanos,
             stamp,
@@ -129,34 +129,34 @@ impl<'a> LifecycleWrite<'a> {
             operation.advance(self.gates);
         }
         if self.all_phases().any(Phase::holds_offline) {
-            self.others.remove(keys::SERVICE_AVAILABLE);
+            self.other_labels.remove(keys::SERVICE_AVAILABLE);
         }
-        let ended = self.operations.values().any(|operation| operation.ended);
+        let has_ended = self.operations.values().any(|operation| operation.ended);
         // An announcement ends with its operation, so that it does not count as the announcement of another operation.
-        let announced = self.others.get(keys::PREPARING_TO_DELETE);
-        let stands = |op: &OperationWrite| op.labels.get(&Family::Operating) == announced;
-        if ended && !self.operations.values().any(stands) {
-            self.others.remove(keys::PREPARING_TO_DELETE);
+        let announced = self.other_labels.get(keys::PREPARING_TO_DELETE);
+        let is_announced = |op: &OperationWrite| op.labels.get(&Family::Operating) == announced;
+        if has_ended && !self.operations.values().any(is_announced) {
+            self.other_labels.remove(keys::PREPARING_TO_DELETE);
         }
         // Row 12, unless this write removes the label by hand. A write that changes an operation or asks for rules does
         // not add the label either: the validation sees only the result, and could not distinguish such a write from a
         // forged one.
-        let missing = |pod: &Pod| pod.label(keys::SERVICE_AVAILABLE).is_none();
+        let lacks_label = |pod: &Pod| pod.label(keys::SERVICE_AVAILABLE).is_none();
         if self.asks_nothing
-            && self.old.is_some_and(missing)
-            && missing(self.new)
-            && !self.has_passed()
+            && self.old.is_some_and(lacks_label)
+            && lacks_label(self.new)
+            && !self.has_passed_stage()
             && self.service_label_obstacle().is_none()
             && min_ready::remaining_nanos(self.new, self.now).is_none()
         {
-            let since = self.stamp.clone();
-            self.others
-                .insert(keys::SERVICE_AVAILABLE.to_owned(), since);
+            let value = self.stamp.clone();
+            self.other_labels
+                .insert(keys::SERVICE_AVAILABLE.to_owned(), value);
         }
         // An available Pod is not a new Pod any more, whoever wrote the label.
-        if self.others.contains_key(keys::SERVICE_AVAILABLE) {
-            self.others.remove(keys::CREATING);
-            self.others.remove(keys::COMPLETING);
+        if self.other_labels.contains_key(keys::SERVICE_AVAILABLE) {
+            self.other_labels.remove(keys::CREATING);
+            self.other_labels.remove(keys::COMPLETING);
         }
     }
 
@@ -164,12 +164,14 @@ impl<'a> LifecycleWrite<'a> {
     /// `service-available`, because of an operation or because a client removed the label.
     pub fn takes_offline(&self) -> bool {
         self.old.is_some_and(Pod::is_available)
-            && !self.others.contains_key(keys::SERVICE_AVAILABLE)
+            && !self.other_labels.contains_key(keys::SERVICE_AVAILABLE)
     }
 
     /// Whether rules have passed for an ID in this write.
-    pub fn has_passed(&self) -> bool {
-        self.operations.values().any(OperationWrite::has_passed)
+    pub fn has_passed_stage(&self) -> bool {
+        self.operations
+            .values()
+            .any(OperationWrite::has_passed_stage)
     }
 
     /// The changes to the labels of the new object.
@@ -191,7 +193,7 @@ impl<'a> LifecycleWrite<'a> {
 
     /// Labels that belong to no ID, for the rows of the state table that the controller carries out.
     pub(super) fn other_labels_mut(&mut self) -> &mut BTreeMap<String, String> {
-        &mut self.others
+        &mut self.other_labels
     }
 
     /// Row 12: why the Pod may not have `service-available`. `None` if it may.
@@ -201,11 +203,11 @@ impl<'a> LifecycleWrite<'a> {
     /// the ID pass.
     pub(in crate::domain) fn service_label_obstacle(&self) -> Option<Cow<'static, str>> {
         let pod = self.new;
-        let because = if pod.is_terminating() {
-            Some("the Pod is ending")
+        let obstacle = if pod.is_terminating() {
+            Some("the Pod is terminating")
         } else if pod.is_finished() {
             let phase = &pod.status.phase;
-            return Some(format!("the Pod has run to its end ({phase})").into());
+            return Some(format!("the Pod has finished ({phase})").into());
         } else if !self
             .all_phases()
             .all(|p| matches!(p, Phase::Idle | Phase::PreCheck))
@@ -226,11 +228,11 @@ impl<'a> LifecycleWrite<'a> {
         } else {
             None
         };
-        because.map(Cow::Borrowed)
+        obstacle.map(Cow::Borrowed)
     }
 
     fn result_labels(&self) -> BTreeMap<String, String> {
-        let mut labels = self.others.clone();
+        let mut labels = self.other_labels.clone();
         for (id, operation) in &self.operations {
             labels.extend(
                 operation
@@ -319,25 +321,28 @@ fn announced_deletion_value(
     stamp: &str,
 ) -> Option<String> {
     let announced = new.label(keys::PREPARING_TO_DELETE)?;
-    let before = |key: &str| old.and_then(|old| old.label(key));
-    if before(keys::PREPARING_TO_DELETE) == Some(announced) {
+    let old_label = |key: &str| old.and_then(|old| old.label(key));
+    if old_label(keys::PREPARING_TO_DELETE) == Some(announced) {
         return None;
     }
-    let since = |op: &OperationWrite| op.labels.get(&Family::Operating).cloned();
+    let operating_value = |op: &OperationWrite| op.labels.get(&Family::Operating).cloned();
     // Includes an operation that begins again under the same ID with another type.
-    let waits = |op: &OperationWrite| op.labels.contains_key(&Family::PreCheck);
-    let waiting = operations.iter().filter(|(_, op)| waits(op));
-    let waiting = waiting.filter_map(|(id, op)| Some((id, since(op)?)));
+    let waits_for_rules = |op: &OperationWrite| op.labels.contains_key(&Family::PreCheck);
+    let waiting = operations.iter().filter(|(_, op)| waits_for_rules(op));
+    let waiting = waiting.filter_map(|(id, op)| Some((id, operating_value(op)?)));
     let waiting: Vec<_> = waiting.collect();
-    if waiting.iter().any(|(_, since)| since == announced) {
+    if waiting
+        .iter()
+        .any(|(_, operating_value)| operating_value == announced)
+    {
         return None;
     }
-    let others = waiting.into_iter();
-    let others = others.filter(|(id, _)| *id != operator::DELETION);
-    let (begun, known): (Vec<_>, Vec<_>) =
-        others.partition(|(id, _)| before(&Family::Operating.key(id)).is_none());
-    Some(match (&begun[..], &known[..]) {
-        ([(_, since)], _) | ([], [(_, since)]) => since.clone(),
+    let candidates = waiting.into_iter();
+    let candidates = candidates.filter(|(id, _)| *id != DELETION_ID);
+    let (begun_now, earlier): (Vec<_>, Vec<_>) =
+        candidates.partition(|(id, _)| old_label(&Family::Operating.key(id)).is_none());
+    Some(match (&begun_now[..], &earlier[..]) {
+        ([(_, operating_value)], _) | ([], [(_, operating_value)]) => operating_value.clone(),
         _ => stamp.to_owned(),
     })
 }

@@ -16,13 +16,13 @@ use crate::domain::pod::Pod;
 /// [`super::validate()`] checks the label on other Pods.
 pub fn take_manual_label(old: &Pod, new: &mut Pod, now_nanos: u64) -> Option<String> {
     let key = keys::SERVICE_AVAILABLE;
-    let asked = new.label(key)?;
+    let value = new.label(key)?;
     let is_ready = old.is_ready() || new.is_ready();
     let is_early = old.label(key).is_none() && min_ready::remaining_nanos(new, now_nanos).is_some();
-    if old.label(key) == Some(asked) || (is_ready && !is_early) {
+    if old.label(key) == Some(value) || (is_ready && !is_early) {
         return None;
     }
-    let lacks = if is_early {
+    let problem = if is_early {
         "has not been Ready for minReadySeconds"
     } else {
         "is not Ready"
@@ -30,16 +30,16 @@ pub fn take_manual_label(old: &Pod, new: &mut Pod, now_nanos: u64) -> Option<Str
     let name = new.metadata.name.clone();
     let origin = new.label(keys::REPLACE_PAIR_ORIGIN_NAME).map(str::to_owned);
     new.metadata.labels.remove(key);
-    let told = format!("Pod {name} {lacks}, so its label {key} is not kept");
+    let warning = format!("Pod {name} {problem}, so its label {key} is not kept");
     let Some(origin) = origin else {
         return Some(format!(
-            "{told}: the lifecycle controller adds it once the Pod serves"
+            "{warning}: the lifecycle controller adds it once the Pod serves"
         ));
     };
-    let told = format!("{told}; it takes the place of Pod {origin} all the same");
+    let warning = format!("{warning}; it still replaces Pod {origin}");
     let annotations = &mut new.metadata.annotations;
     annotations.insert(keys::REPLACES.to_owned(), origin);
-    Some(told)
+    Some(warning)
 }
 
 /// Whether the new Pod of a replace pair replaces its origin: it is available, or a client wrote the label by hand.
@@ -74,10 +74,10 @@ mod tests {
             pod(false, labels)
         };
         let mut new = half(labelled("true"));
-        let told = take_manual_label(&half(json!({})), &mut new, 0).unwrap();
+        let warning = take_manual_label(&half(json!({})), &mut new, 0).unwrap();
         assert!(
-            told.ends_with("takes the place of Pod web-1 all the same"),
-            "{told}"
+            warning.ends_with("it still replaces Pod web-1"),
+            "{warning}"
         );
         assert_eq!(new.label(keys::SERVICE_AVAILABLE), None);
         let origin = |name: &str| {
@@ -90,8 +90,8 @@ mod tests {
         );
 
         let mut new = pod(false, labelled("true"));
-        let told = take_manual_label(&pod(false, json!({})), &mut new, 0).unwrap();
-        assert!(told.contains("adds it once the Pod serves"), "{told}");
+        let warning = take_manual_label(&pod(false, json!({})), &mut new, 0).unwrap();
+        assert!(warning.contains("adds it once the Pod serves"), "{warning}");
         assert_eq!(new, pod(false, json!({})));
     }
 
@@ -107,16 +107,16 @@ mod tests {
         };
         let since: jiff::Timestamp = since.parse().unwrap();
         let nanos = u64::try_from(since.as_nanosecond()).unwrap();
-        for (seconds, kept) in [(59, false), (60, true)] {
+        for (seconds, is_kept) in [(59, false), (60, true)] {
             let mut new = pod(labelled("1"));
-            let told =
+            let warning =
                 take_manual_label(&pod(json!({})), &mut new, nanos + seconds * 1_000_000_000);
             assert_eq!(
                 new.label(keys::SERVICE_AVAILABLE).is_some(),
-                kept,
-                "{told:?}"
+                is_kept,
+                "{warning:?}"
             );
-            assert_eq!(told.is_none(), kept);
+            assert_eq!(warning.is_none(), is_kept);
         }
     }
 

@@ -19,7 +19,7 @@ pub fn remaining_nanos(pod: &Pod, now: u64) -> Option<u64> {
         return None;
     }
     let until = ready_since(pod)?.saturating_add(seconds.saturating_mul(SECOND));
-    Some(until.saturating_sub(now)).filter(|left| *left > 0)
+    Some(until.saturating_sub(now)).filter(|remaining| *remaining > 0)
 }
 
 /// Whether the label `service-available` is older than the present readiness, and the Pod has not been Ready for long
@@ -27,17 +27,18 @@ pub fn remaining_nanos(pod: &Pod, now: u64) -> Option<u64> {
 /// The label holds nanoseconds since 1970. A label that a client wrote by hand may hold another value, and is never
 /// stale.
 pub fn is_label_stale(pod: &Pod, now: u64) -> bool {
-    let labelled = pod.label(keys::SERVICE_AVAILABLE);
-    let labelled: Option<u64> = labelled.and_then(|since| since.parse().ok());
-    let before = labelled.zip(ready_since(pod));
-    before.is_some_and(|(labelled, ready)| labelled < ready) && remaining_nanos(pod, now).is_some()
+    let labelled_at = pod.label(keys::SERVICE_AVAILABLE);
+    let labelled_at: Option<u64> = labelled_at.and_then(|text| text.parse().ok());
+    let times = labelled_at.zip(ready_since(pod));
+    times.is_some_and(|(labelled_at, ready_at)| labelled_at < ready_at)
+        && remaining_nanos(pod, now).is_some()
 }
 
 /// When the condition Ready changed last, in nanoseconds since 1970.
 fn ready_since(pod: &Pod) -> Option<u64> {
     let ready = pod.status.conditions.iter().find(|c| c.type_ == "Ready")?;
-    let since: Timestamp = ready.last_transition_time.as_deref()?.parse().ok()?;
-    u64::try_from(since.as_nanosecond()).ok()
+    let time: Timestamp = ready.last_transition_time.as_deref()?.parse().ok()?;
+    u64::try_from(time.as_nanosecond()).ok()
 }
 
 /// Seconds for which the Pod must have been Ready, from its annotation. `None` without the annotation, or if it is no

@@ -30,6 +30,7 @@ mod operation;
 pub mod operator;
 mod patch;
 mod phase;
+mod restart_record;
 pub mod restarts;
 pub mod service_obstacles;
 mod user_labels;

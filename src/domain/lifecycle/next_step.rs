@@ -2,7 +2,7 @@
 
 use super::{ExpectedFinalizers, LabelPatch, LifecycleWrite, Phase, Stage, min_ready, restarts};
 use crate::api::keys;
-use crate::domain::pod::{Condition, Pod};
+use crate::domain::pod::{Pod, PodCondition};
 
 /// What the controller must do for a Pod now. If all fields are empty, the controller writes nothing (contract Q5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,33 +59,33 @@ pub fn controller_step_with_passed(
         return LifecycleStep::default();
     }
     let mut run = LifecycleWrite::from_write(Some(pod), pod, now_nanos);
-    let asks = passed
+    let changes_stage = passed
         .iter()
         .any(|(stage, id)| run.ids_awaiting_stage(*stage).contains(id));
     for (stage, id) in passed {
         run.pass_stage(*stage, id);
     }
-    if !asks {
+    if !changes_stage {
         run.advance_all();
     }
     // A step that was missed is written first, in its own write, because admission may hold it. Until the step is
     // stored, the condition must not depend on it.
-    let up_to_date = run.patch().is_empty();
-    let others = run.other_labels_mut();
+    let is_up_to_date = run.patch().is_empty();
+    let other_labels = run.other_labels_mut();
     if !pod.is_ready() || min_ready::is_label_stale(pod, now_nanos) {
-        others.remove(keys::SERVICE_AVAILABLE);
+        other_labels.remove(keys::SERVICE_AVAILABLE);
     }
-    let available = others.contains_key(keys::SERVICE_AVAILABLE);
-    let waiting = |stage| {
+    let available = other_labels.contains_key(keys::SERVICE_AVAILABLE);
+    let awaiting = |stage| {
         run.ids_awaiting_stage(stage)
             .into_iter()
             .map(move |id| (stage, id))
     };
     let mut step = LifecycleStep {
         labels: run.patch(),
-        service_ready: wanted_service_ready(pod, &run, available).filter(|_| up_to_date),
-        reevaluate: waiting(Stage::PreCheck)
-            .chain(waiting(Stage::PostCheck))
+        service_ready: wanted_service_ready(pod, &run, available).filter(|_| is_up_to_date),
+        reevaluate: awaiting(Stage::PreCheck)
+            .chain(awaiting(Stage::PostCheck))
             .collect(),
         ..LifecycleStep::default()
     };
@@ -106,7 +106,7 @@ pub fn controller_step_with_passed(
             }
             Err(error) => {
                 step.problem = Some(format!(
-                    "annotation {}: {error}; the Pod stays unavailable until it is mended or removed",
+                    "annotation {}: {error}; the Pod stays unavailable until it is corrected or removed",
                     keys::AVAILABLE_CONDITIONS
                 ));
             }
@@ -122,10 +122,10 @@ pub fn follow_readiness(pod: &mut Pod, now_nanos: u64) -> Option<bool> {
     let ready = controller_step(pod, now_nanos).service_ready?;
     let conditions = &mut pod.status.conditions;
     conditions.retain(|condition| condition.type_ != keys::SERVICE_READY);
-    conditions.push(Condition {
+    conditions.push(PodCondition {
         type_: keys::SERVICE_READY.to_owned(),
         status: if ready { "True" } else { "False" }.to_owned(),
-        ..Condition::default()
+        ..PodCondition::default()
     });
     let next = controller_step(pod, now_nanos).labels;
     // A Pod becomes available by a write that asks for nothing else. The validation could not distinguish this write
@@ -141,29 +141,30 @@ fn wanted_service_ready(pod: &Pod, run: &LifecycleWrite<'_>, available: bool) ->
     if !pod.has_service_ready_gate() {
         return None;
     }
-    let now = pod.condition(keys::SERVICE_READY);
+    let present = pod.condition(keys::SERVICE_READY);
     if run.all_phases().any(|p| p == Phase::Preparing) {
         // Row 4. The condition is also written if it is absent, because cooperators wait for it.
-        return (now != Some(false)).then_some(false);
+        return (present != Some(false)).then_some(false);
     }
     if run.all_phases().any(Phase::holds_offline) {
-        return (now == Some(true)).then_some(false);
+        return (present == Some(true)).then_some(false);
     }
     if pod.label(keys::STAY_OFFLINE).is_some() {
-        return (now == Some(true) && !available).then_some(false);
+        return (present == Some(true) && !available).then_some(false);
     }
     // Rows 10 and 12. A finished Pod gets the condition only for an operation in Completing that waits for it.
-    let wanted = !pod.is_finished() || run.all_phases().any(|p| p == Phase::Completing);
+    let must_be_ready = !pod.is_finished() || run.all_phases().any(|p| p == Phase::Completing);
     // The kubelet has not seen that the Pod was off traffic. If the condition became True now, the Pod would count as
     // available until the kubelet's late update.
-    let unnoticed = now == Some(false) && pod.is_ready() && !pod.is_finished();
+    let is_unnoticed = present == Some(false) && pod.is_ready() && !pod.is_finished();
     // Until the kubelet has reported about a new Pod, the scheduler and the kubelet write its status. The controller
     // waits to avoid conflicts with them.
-    let unseen = now.is_none() && pod.condition("Ready").is_none();
+    let is_unreported = present.is_none() && pod.condition("Ready").is_none();
     // The kubelet writes the status before it ends the containers of a change, so Ready does not prove that the change
     // is over.
-    let restarted = restarts::pending_restarts(pod).is_none();
-    (wanted && restarted && now != Some(true) && !unnoticed && !unseen).then_some(true)
+    let has_restarted = restarts::pending_restarts(pod).is_none();
+    (must_be_ready && has_restarted && present != Some(true) && !is_unnoticed && !is_unreported)
+        .then_some(true)
 }
 
 /// Whether a key of the expected finalizers names an object. For any other key, only its author can add the finalizer

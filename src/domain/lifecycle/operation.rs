@@ -49,16 +49,16 @@ pub(super) struct OperationWrite {
 }
 
 impl OperationWrite {
-    /// Applies what the operator asks for: takes the ID from the labels `before` the write to those in `asked`, as
+    /// Applies what the operator asks for: takes the ID from the labels `before` the write to those in `requested`, as
     /// begun, finished or undone. `permitted` says whether the old object has the permission for a type.
     pub fn from_write(
         before: &OperationLabels,
-        asked: OperationLabels,
+        requested: OperationLabels,
         permitted: impl Fn(&str) -> bool,
         now_nanos: u64,
     ) -> OperationWrite {
         let mut op = OperationWrite {
-            labels: asked,
+            labels: requested,
             ended: false,
             passed: None,
             stamp: now_nanos.to_string(),
@@ -86,7 +86,7 @@ impl OperationWrite {
         if let Some(since) = before.get(&Family::Operating) {
             op.labels.insert(Family::Operating, since.clone());
         }
-        if op.is_fresh(before, permitted) {
+        if op.begins_new_run(before, permitted) {
             op.labels
                 .retain(|f, _| !WEBHOOK_FAMILIES.contains(f) && !PASSED_FAMILIES.contains(f));
         }
@@ -104,7 +104,7 @@ impl OperationWrite {
     /// Whether this write begins an operation although labels of an earlier one may be present (contract Q2 and
     /// contract Q4). This function compares the old and the new labels, and also checks the labels alone, in case the
     /// webhook missed a write.
-    fn is_fresh(&self, before: &OperationLabels, permitted: impl Fn(&str) -> bool) -> bool {
+    fn begins_new_run(&self, before: &OperationLabels, permitted: impl Fn(&str) -> bool) -> bool {
         let begun_again = !before.contains_key(&Family::Operating)
             || before.contains_key(&Family::UndoOperationType)
             || self.has_any_family(&FINISHED_FAMILIES);
@@ -117,14 +117,14 @@ impl OperationWrite {
     /// Handles a missing `operating`. In Operate the work is done (row 7). Before Operate nothing has been done, so the
     /// operation ends.
     fn close_operating(&mut self, before: &OperationLabels) {
-        let finished_before = self.has_any_family(&FINISHED_FAMILIES);
-        if finished_before || self.has_family(Family::Operate) {
+        let was_finished = self.has_any_family(&FINISHED_FAMILIES);
+        if was_finished || self.has_family(Family::Operate) {
             self.labels.retain(|f, _| !WORK_FAMILIES.contains(f));
-            if !finished_before {
+            if !was_finished {
                 let type_ = self.labels.remove(&Family::OperationType);
-                let done = before.get(&Family::OperationType).cloned().or(type_);
+                let finished_type = before.get(&Family::OperationType).cloned().or(type_);
                 self.labels
-                    .insert(Family::DoneOperationType, done.unwrap_or_default());
+                    .insert(Family::DoneOperationType, finished_type.unwrap_or_default());
                 self.stamp_family(Family::Operated);
                 self.ended = true;
             }
@@ -200,7 +200,7 @@ impl OperationWrite {
     }
 
     /// Whether rules have passed in this write.
-    pub fn has_passed(&self) -> bool {
+    pub fn has_passed_stage(&self) -> bool {
         self.passed.is_some()
     }
 

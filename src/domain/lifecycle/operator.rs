@@ -6,7 +6,7 @@ use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
 
 /// Lifecycle ID of a deletion by GraceDelete (contract 3.1).
-pub const DELETION: &str = "pod-delete";
+pub const DELETION_ID: &str = "pod-delete";
 
 /// Labels that begin the operation `type_` under `id`. If `deletes` is true, the labels also announce to cooperators
 /// that the Pod will not come back. Empty if the operation has begun already. Another type under the same ID is a fresh
@@ -17,22 +17,24 @@ pub const DELETION: &str = "pod-delete";
 /// needs no announcement.
 pub fn begin_labels(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: u64) -> LabelPatch {
     let mut labels = pod.metadata.labels.clone();
-    let since = labels.entry(Family::Operating.key(id));
-    let since = since.or_insert_with(|| now_nanos.to_string()).clone();
+    let begin_time = labels.entry(Family::Operating.key(id));
+    let begin_time = begin_time.or_insert_with(|| now_nanos.to_string()).clone();
     labels.insert(Family::OperationType.key(id), type_.to_owned());
-    let is_taken = |by: &String| {
+    let belongs_to_other = |announcement: &String| {
         let operating = pod.metadata.labels.iter();
-        let mut operating = operating.filter_map(|(key, since)| Some((Family::parse(key)?, since)));
-        operating.any(|((family, other), since)| {
-            let is_free = other == DELETION && id != DELETION;
-            family == Family::Operating && since == by && !is_free
+        let mut operating =
+            operating.filter_map(|(key, begin_time)| Some((Family::parse(key)?, begin_time)));
+        operating.any(|((family, other_id), begin_time)| {
+            let is_deletion = other_id == DELETION_ID && id != DELETION_ID;
+            family == Family::Operating && begin_time == announcement && !is_deletion
         })
     };
     // If the operation has begun already, its announcement is not changed: an announcement after the begin comes too
     // late.
-    let stands = |by: &String| is_in_progress(pod, id, type_) || is_taken(by);
-    if deletes && !labels.get(keys::PREPARING_TO_DELETE).is_some_and(stands) {
-        labels.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
+    let is_kept =
+        |announcement: &String| is_in_progress(pod, id, type_) || belongs_to_other(announcement);
+    if deletes && !labels.get(keys::PREPARING_TO_DELETE).is_some_and(is_kept) {
+        labels.insert(keys::PREPARING_TO_DELETE.to_owned(), begin_time);
     }
     LabelPatch::between(&pod.metadata.labels, &labels)
 }
@@ -71,16 +73,16 @@ pub fn is_operation_due(
     delay_nanos: u64,
     now_nanos: u64,
 ) -> bool {
-    let Some(since) = pod
+    let Some(allowed_at) = pod
         .label(&Family::Operate.key(id))
         .filter(|_| is_in_progress(pod, id, type_))
     else {
         return false;
     };
     delay_nanos == 0
-        || since
+        || allowed_at
             .parse::<u64>()
-            .is_ok_and(|since| now_nanos.saturating_sub(since) >= delay_nanos)
+            .is_ok_and(|allowed_at| now_nanos.saturating_sub(allowed_at) >= delay_nanos)
 }
 
 #[cfg(test)]
@@ -108,9 +110,9 @@ mod tests {
     #[test]
     fn announcement_is_that_of_the_operation_that_made_it() {
         let mut pod = pod(&[]);
-        begin_labels(&pod, DELETION, "delete", true, 7).apply(&mut pod.metadata.labels);
+        begin_labels(&pod, DELETION_ID, "delete", true, 7).apply(&mut pod.metadata.labels);
         begin_labels(&pod, "upgrade", "update", false, 8).apply(&mut pod.metadata.labels);
-        assert!(announces_deletion(&pod, DELETION) && !announces_deletion(&pod, "upgrade"));
+        assert!(announces_deletion(&pod, DELETION_ID) && !announces_deletion(&pod, "upgrade"));
         begin_labels(&pod, "collaset", "scale-in", true, 9).apply(&mut pod.metadata.labels);
         assert!(announces_deletion(&pod, "collaset") && !announces_deletion(&pod, "upgrade"));
         begin_labels(&pod, "third", "replace", true, 10).apply(&mut pod.metadata.labels);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_escaped_and_other_labels_are_left_alone() {
+    fn keys_are_escaped_and_other_labels_stay() {
         let operations =
             serde_json::to_value(patch().to_json_patch(Some(&json!({"b~c": "2"})))).unwrap();
         assert_eq!(

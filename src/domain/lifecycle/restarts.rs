@@ -9,238 +9,15 @@
 //!
 //! Only the webhook writes the annotation. It ignores the value of the annotation in a request.
 
-use std::collections::BTreeMap;
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
-use super::is_held_offline;
+pub use super::restart_record::PendingRestarts;
+use super::restart_record::{ContainerProgress, digest_text, names_same_image};
 use crate::api::keys;
-use crate::domain::digest::Digest;
-use crate::domain::inplace::{
-    self, ContainerBefore, InPlaceRestart, RestartProgress, RunningContainers,
-};
+use crate::domain::inplace::{self, RestartProgress, RunningContainers};
 use crate::domain::pod::Pod;
 
 /// Time after the change when a restart that cannot be proven is assumed to be done. A claim for the change would lapse
 /// at the same time: after the API server's request timeout (60 s by default) and the margin of the ledger (15 s).
 pub const ASSUMED_AFTER_NANOS: u64 = 75_000_000_000;
-
-/// The containers whose restart a Pod waits for, by name. `Display` writes a clause, such as "container app to restart
-/// for its new image".
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct PendingRestarts(BTreeMap<String, PendingRestart>);
-
-/// The state of a container before the first change for which it has not restarted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PendingRestart {
-    /// When the last of the changes was made, in nanoseconds since 1970.
-    since: String,
-    /// The container ID before the change.
-    run: String,
-    /// For a change of the image: the image before the change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    image: Option<PendingImage>,
-    /// Whether a resize that restarts the container was not in force yet when the image changed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    resize: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PendingImage {
-    /// Digest of the image ID, in hexadecimal; see [`ContainerBefore::image`].
-    id: String,
-    /// Digest of the image name in the spec, in hexadecimal.
-    name: String,
-    /// Whether the name changed again before the container restarted. If so, a new run may belong to the earlier
-    /// change.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    again: bool,
-}
-
-impl PendingImage {
-    /// The digest of the image ID. 0 if it is not known.
-    fn image_id(&self) -> u64 {
-        u64::from_str_radix(&self.id, 16).unwrap_or(0)
-    }
-}
-
-/// How far the restart of one container is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ContainerProgress {
-    Awaited,
-    /// The container has a new run, but the run may not belong to the last change.
-    Unproven,
-    Over,
-}
-
-impl PendingRestarts {
-    /// Reads the record of a Pod, including restarts that are already done.
-    ///
-    /// # Errors
-    /// Why the value of the annotation can't be read. Callers treat such a value as absent.
-    pub fn from_pod(pod: &Pod) -> Result<PendingRestarts, String> {
-        let Some(text) = pod.annotation(keys::AWAITS_RESTART) else {
-            return Ok(PendingRestarts::default());
-        };
-        serde_json::from_str(text).map_err(|e| e.to_string())
-    }
-
-    /// Whether the record contains the restarts of all these containers. False if the change is a resize of a
-    /// container: the API server drops changes of annotations from a write of `pods/resize`.
-    pub fn covers_restarts(&self, change: &InPlaceRestart) -> bool {
-        self.covers_image_restarts(change) && change.containers.iter().all(|c| c.image.is_some())
-    }
-
-    /// Like [`PendingRestarts::covers_restarts`], but ignores resizes.
-    pub fn covers_image_restarts(&self, change: &InPlaceRestart) -> bool {
-        let mut images = change.containers.iter().filter(|c| c.image.is_some());
-        images.all(|c| self.0.contains_key(&c.name))
-    }
-
-    /// Value of the annotation. `None` if nothing is recorded.
-    pub fn annotation_value(&self) -> Option<String> {
-        let text = || serde_json::to_string(self).ok();
-        (!self.0.is_empty()).then(text).flatten()
-    }
-
-    /// Drops the restarts that are done by the state of `pod`, at `now` in nanoseconds since 1970.
-    fn drop_finished(&mut self, pod: &RunningContainers<'_>, now: u64) {
-        self.0
-            .retain(|name, entry| match entry.container_progress(pod, name) {
-                ContainerProgress::Over => false,
-                ContainerProgress::Unproven => entry.assumed_done_at() > now,
-                ContainerProgress::Awaited => true,
-            });
-    }
-
-    /// Adds the restarts that the write causes. If a container has not restarted for an earlier change, the record
-    /// keeps the state before the earlier change.
-    fn add_change(&mut self, old: &Pod, new: &Pod, lost: bool, now: u64) {
-        let Some(change) = inplace::in_place_restart(old, new) else {
-            return;
-        };
-        let free = is_held_offline(old) && is_held_offline(new) || lost && !old.is_broken();
-        let mut containers = change.containers;
-        containers.retain(|c| c.image.is_some() && (free || self.0.contains_key(&c.name)));
-        if containers.is_empty() {
-            return;
-        }
-        let by_name = RunningContainers::from_pod(old);
-        for before in containers {
-            let ContainerBefore {
-                name, run, image, ..
-            } = before;
-            let fresh = PendingRestart {
-                since: now.to_string(),
-                run,
-                image: image.map(|id| PendingImage {
-                    id: digest_hex(id),
-                    name: image_name_digest(&by_name, &name).unwrap_or_default(),
-                    again: false,
-                }),
-                resize: self.0.get(&name).is_some_and(|e| e.image.is_none()),
-            };
-            match self.0.get_mut(&name) {
-                Some(PendingRestart {
-                    since,
-                    image: Some(earlier),
-                    ..
-                }) => {
-                    *since = now.to_string();
-                    earlier.again = true;
-                }
-                _ => _ = self.0.insert(name, fresh),
-            }
-        }
-        // The claim of a resize ends with the next change of the spec, so this function records the restart for the
-        // resize.
-        for resize in inplace::unfinished_resizes(old) {
-            let entry = self.0.entry(resize.name);
-            let entry = entry.and_modify(|entry| entry.resize = true);
-            entry.or_insert(PendingRestart {
-                since: now.to_string(),
-                run: resize.run,
-                image: None,
-                resize: false,
-            });
-        }
-    }
-}
-
-impl PendingRestart {
-    fn container_progress(&self, pod: &RunningContainers<'_>, name: &str) -> ContainerProgress {
-        let Some(container) = pod.find_container(name) else {
-            return ContainerProgress::Over;
-        };
-        let now = pod.ready_status(name);
-        let restart = self.restart_progress(pod, name);
-        if self.resize && !is_resize_over(pod, name) {
-            return ContainerProgress::Awaited;
-        }
-        let waits = restart == RestartProgress::Awaited && now.is_some();
-        if self.image.is_none() && waits && pod.is_resize_infeasible() {
-            return ContainerProgress::Unproven; // the report may be about an earlier spec
-        }
-        if let Some(image) = &self.image
-            && image.image_id() != 0
-            && image_name_digest(pod, name).as_deref() == Some(&image.name)
-        {
-            // The image change was withdrawn. Nothing restarts if the kubelet has seen the withdrawal and the old image
-            // still runs. Otherwise the container restarts with the image that the registry has under this name now.
-            return match restart {
-                _ if now.is_some_and(|now| inplace::image_digest(now) == image.image_id()) => {
-                    ContainerProgress::Over
-                }
-                RestartProgress::Proven | RestartProgress::Unproven => ContainerProgress::Unproven,
-                RestartProgress::Awaited | RestartProgress::Nothing => ContainerProgress::Awaited,
-            };
-        }
-        let again = self.image.as_ref().is_some_and(|image| image.again);
-        let is_last = || now.is_some_and(|now| names_same_image(&now.image, &container.image));
-        match restart {
-            RestartProgress::Awaited => ContainerProgress::Awaited,
-            RestartProgress::Nothing => ContainerProgress::Over,
-            RestartProgress::Proven if !again || is_last() => ContainerProgress::Over,
-            RestartProgress::Proven | RestartProgress::Unproven => ContainerProgress::Unproven,
-        }
-    }
-
-    /// How far the restart for the image is, or for the resize if the image did not change.
-    fn restart_progress(&self, pod: &RunningContainers<'_>, name: &str) -> RestartProgress {
-        let before = ContainerBefore {
-            name: name.to_owned(),
-            run: self.run.clone(),
-            image: self.image.as_ref().map(PendingImage::image_id),
-            by_resources: false,
-        };
-        pod.restart_progress(&[before])
-    }
-
-    fn assumed_done_at(&self) -> u64 {
-        self.since
-            .parse::<u64>()
-            .unwrap_or(0)
-            .saturating_add(ASSUMED_AFTER_NANOS)
-    }
-}
-
-impl fmt::Display for PendingRestarts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, (name, entry)) in self.0.iter().enumerate() {
-            let what = match entry.image {
-                Some(_) => "new image",
-                None => "new resources",
-            };
-            let comma = if at == 0 { "" } else { ", " };
-            write!(f, "{comma}container {name} to restart for its {what}")?;
-        }
-        Ok(())
-    }
-}
 
 /// The restarts that keep the Pod off traffic. `None` if there are none, or if the Pod has finished.
 pub fn pending_restarts(pod: &Pod) -> Option<PendingRestarts> {
@@ -284,20 +61,20 @@ impl From<u64> for WriteTime {
     }
 }
 
-/// The record after a write at the time `at` that turns `old` into `new`. `seen` is the Pod with the status that the
-/// API server stores: `new` for a write of `pods/status`, `old` for any other write. `lost` is whether the Pod has been
+/// The record after a write at `time` that turns `old` into `new`. `current` is the Pod with the status that the
+/// API server stores: `new` for a write of `pods/status`, `old` for any other write. `is_lost` is whether the Pod has been
 /// down for so long that its changes need no claim.
 pub fn restarts_after_write(
     old: &Pod,
     new: &Pod,
-    seen: &Pod,
-    lost: bool,
-    at: impl Into<WriteTime>,
+    current: &Pod,
+    is_lost: bool,
+    time: impl Into<WriteTime>,
 ) -> PendingRestarts {
-    let at = at.into();
+    let time = time.into();
     let mut restarts = PendingRestarts::from_pod(old).unwrap_or_default();
-    restarts.drop_finished(&RunningContainers::from_pod(seen), at.earliest);
-    restarts.add_change(old, new, lost, at.now);
+    restarts.drop_finished(&RunningContainers::from_pod(current), time.earliest);
+    restarts.add_change(old, new, is_lost, time.now);
     restarts
 }
 
@@ -305,69 +82,37 @@ pub fn restarts_after_write(
 /// restart is still awaited, or if none is pending. `now` is the earliest time that it can be, see
 /// [`WriteTime::earliest`].
 pub fn assumed_done_in(pod: &Pod, now: u64) -> Option<u64> {
-    let PendingRestarts(all) = pending_restarts(pod)?;
+    let PendingRestarts(entries) = pending_restarts(pod)?;
     let containers = RunningContainers::from_pod(pod);
-    let mut at = 0;
-    for (name, entry) in &all {
+    let mut done_at = 0;
+    for (name, entry) in &entries {
         match entry.container_progress(&containers, name) {
-            ContainerProgress::Unproven => at = at.max(entry.assumed_done_at()),
+            ContainerProgress::Unproven => done_at = done_at.max(entry.assumed_done_at()),
             ContainerProgress::Awaited => return None,
             ContainerProgress::Over => {}
         }
     }
-    Some(at.saturating_sub(now))
-}
-
-/// Whether the resources of a container are in force, or never will be. A new run does not count, because it may belong
-/// to a change of the image.
-fn is_resize_over(pod: &RunningContainers<'_>, name: &str) -> bool {
-    let by_resources = ContainerBefore {
-        name: name.to_owned(),
-        run: String::new(),
-        image: None,
-        by_resources: true,
-    };
-    pod.restart_progress(&[by_resources]) == RestartProgress::Nothing || pod.is_resize_infeasible()
+    Some(done_at.saturating_sub(now))
 }
 
 /// Whether a container with a pending restart runs the image of this name. The record describes the former run. Once
 /// the container has a new run, the kubelet's report describes the image.
 pub fn is_pending_for_image(pod: &Pod, container: &str, image: &str) -> bool {
-    let entry = pending_restarts(pod).and_then(|PendingRestarts(mut all)| all.remove(container));
+    let entry =
+        pending_restarts(pod).and_then(|PendingRestarts(mut entries)| entries.remove(container));
     let Some(entry) = entry else {
         return false;
     };
     let statuses = pod.status.container_statuses.iter();
     let mut statuses = statuses.chain(&pod.status.init_container_statuses);
     match statuses.find(|status| status.name == container) {
-        Some(now) if !now.container_id.is_empty() && now.container_id != entry.run => {
-            names_same_image(&now.image, image)
+        Some(status) if !status.container_id.is_empty() && status.container_id != entry.run => {
+            names_same_image(&status.image, image)
         }
         _ => entry
             .image
             .is_some_and(|before| before.name == digest_text(image)),
     }
-}
-
-/// Digest of the image name of a container in the spec.
-fn image_name_digest(pod: &RunningContainers<'_>, container: &str) -> Option<String> {
-    pod.find_container(container).map(|c| digest_text(&c.image))
-}
-
-fn digest_text(text: &str) -> String {
-    let mut digest = Digest::default();
-    digest.add_text(text);
-    digest_hex(digest.value())
-}
-
-fn digest_hex(digest: u64) -> String {
-    format!("{digest:016x}")
-}
-
-/// Whether the image name that a runtime reports is the one in the spec. Runtimes add the registry to a short name.
-fn names_same_image(reported: &str, wanted: &str) -> bool {
-    let rest = reported.strip_suffix(wanted);
-    rest.is_some_and(|registry| registry.is_empty() || registry.ends_with('/'))
 }
 
 #[cfg(test)]
@@ -377,7 +122,7 @@ mod tests {
 
     use super::*;
     use crate::api::keys::Family;
-    use crate::domain::pod::Condition;
+    use crate::domain::pod::PodCondition;
 
     const NOW: u64 = 1_000;
 
@@ -410,8 +155,8 @@ mod tests {
     fn written(old: &Pod, image: &str) -> Pod {
         let mut new = old.clone();
         new.spec.containers[0].image = image.to_owned();
-        let lost = !old.is_available();
-        let restarts = restarts_after_write(old, &new, old, lost, NOW);
+        let is_lost = !old.is_available();
+        let restarts = restarts_after_write(old, &new, old, is_lost, NOW);
         record(&mut new, restarts.annotation_value());
         new.metadata.generation += 1;
         new
@@ -439,9 +184,12 @@ mod tests {
             pending_restarts(&changed).unwrap().to_string(),
             "container app to restart for its new image"
         );
-        let seen = reported(&changed, "run-1", "a:1");
-        assert!(pending_restarts(&seen).is_some(), "the status comes first");
-        let mut stopped = seen.clone();
+        let reported_pod = reported(&changed, "run-1", "a:1");
+        assert!(
+            pending_restarts(&reported_pod).is_some(),
+            "the status comes first"
+        );
+        let mut stopped = reported_pod.clone();
         stopped.status.container_statuses[0].ready = false;
         assert!(pending_restarts(&stopped).is_some());
         let restarted = reported(&changed, "run-2", "a:2");
@@ -469,9 +217,9 @@ mod tests {
         assert_eq!(value(later), None);
         let unchanged = reported(&changed, "run-1", "a:1");
         assert_eq!(assumed_done_in(&unchanged, later), None);
-        let kept = restarts_after_write(&changed, &unchanged, &unchanged, false, later);
+        let restarts = restarts_after_write(&changed, &unchanged, &unchanged, false, later);
         assert!(
-            kept.annotation_value().is_some(),
+            restarts.annotation_value().is_some(),
             "no time replaces a restart"
         );
     }
@@ -480,21 +228,21 @@ mod tests {
     fn restart_is_not_believed_by_a_clock_that_is_ahead() {
         let changed = written(&pod("a:1", "run-1", "a:1"), "retag:1");
         let restarted = reported(&changed, "run-2", "a:1");
-        let ahead = WriteTime {
+        let fast_clock = WriteTime {
             now: NOW + ASSUMED_AFTER_NANOS,
             earliest: NOW + 1,
         };
-        let kept = restarts_after_write(&changed, &restarted, &restarted, false, ahead);
-        assert!(kept.annotation_value().is_some());
+        let restarts = restarts_after_write(&changed, &restarted, &restarted, false, fast_clock);
+        assert!(restarts.annotation_value().is_some());
         // A new record gets the time of the fast clock, because other replicas may have this time too.
         let anew = restarts_after_write(
             &restarted,
             &with_image(&restarted, "retag:2"),
             &restarted,
             false,
-            ahead,
+            fast_clock,
         );
-        let since = format!("\"since\":\"{}\"", ahead.now);
+        let since = format!("\"since\":\"{}\"", fast_clock.now);
         assert!(
             anew.annotation_value().unwrap().contains(&since),
             "{anew:?}"
@@ -522,14 +270,23 @@ mod tests {
 
     #[test]
     fn withdrawn_change_ends_once_kubelet_observed_it() {
-        let back = written(&written(&pod("a:1", "run-1", "a:1"), "a:2"), "a:1");
-        assert!(pending_restarts(&back).is_some());
-        assert_eq!(pending_restarts(&reported(&back, "run-1", "a:1")), None);
-        assert!(pending_restarts(&reported(&back, "run-2", "a:2")).is_some());
-        assert_eq!(pending_restarts(&reported(&back, "run-3", "a:1")), None);
-        assert_eq!(assumed_done_in(&reported(&back, "run-1", "a:2"), NOW), None);
+        let withdrawn = written(&written(&pod("a:1", "run-1", "a:1"), "a:2"), "a:1");
+        assert!(pending_restarts(&withdrawn).is_some());
+        assert_eq!(
+            pending_restarts(&reported(&withdrawn, "run-1", "a:1")),
+            None
+        );
+        assert!(pending_restarts(&reported(&withdrawn, "run-2", "a:2")).is_some());
+        assert_eq!(
+            pending_restarts(&reported(&withdrawn, "run-3", "a:1")),
+            None
+        );
+        assert_eq!(
+            assumed_done_in(&reported(&withdrawn, "run-1", "a:2"), NOW),
+            None
+        );
         // The container restarted with another image, because the registry has a new image under the old name.
-        let anew = reported(&back, "run-3", "a:new");
+        let anew = reported(&withdrawn, "run-3", "a:new");
         assert_eq!(assumed_done_in(&anew, NOW), Some(ASSUMED_AFTER_NANOS));
     }
 
@@ -540,8 +297,12 @@ mod tests {
         for by_hand in [None, Some("{}"), Some("nonsense")] {
             let mut new = changed.clone();
             record(&mut new, by_hand.map(str::to_owned));
-            let kept = restarts_after_write(&changed, &new, &changed, false, NOW);
-            assert_eq!(kept.annotation_value().as_deref(), stored, "{by_hand:?}");
+            let restarts = restarts_after_write(&changed, &new, &changed, false, NOW);
+            assert_eq!(
+                restarts.annotation_value().as_deref(),
+                stored,
+                "{by_hand:?}"
+            );
         }
         let idle = pod("a:1", "run-1", "a:1");
         let mut forged = idle.clone();
@@ -577,11 +338,14 @@ mod tests {
     fn change_outside_operation_is_recorded_only_beside_pending_one() {
         let available = available();
         assert_eq!(pending_restarts(&written(&available, "a:2")), None);
-        let mut ended = written(&pod("a:1", "run-1", "a:1"), "a:bad");
-        ended.metadata.labels.clear();
-        let mended = written(&ended, "a:2");
-        assert!(pending_restarts(&reported(&mended, "run-2", "a:bad")).is_some());
-        assert_eq!(pending_restarts(&reported(&mended, "run-2", "a:2")), None);
+        let mut after_operation = written(&pod("a:1", "run-1", "a:1"), "a:bad");
+        after_operation.metadata.labels.clear();
+        let corrected = written(&after_operation, "a:2");
+        assert!(pending_restarts(&reported(&corrected, "run-2", "a:bad")).is_some());
+        assert_eq!(
+            pending_restarts(&reported(&corrected, "run-2", "a:2")),
+            None
+        );
     }
 
     /// A Pod in Operate whose container gets more memory. The kubelet has not seen the change.
@@ -593,7 +357,7 @@ mod tests {
     }
 
     /// The same Pod with a second container, before and after a change of the second container's image.
-    fn resized_beside_a_new_image() -> (Pod, Pod) {
+    fn resized_with_new_image() -> (Pod, Pod) {
         let mut old = resized();
         let log = json!({ "name": "log", "image": "l:1" });
         old.spec
@@ -605,7 +369,7 @@ mod tests {
     }
 
     /// The kubelet's report on the resize of generation 2.
-    fn infeasible() -> Condition {
+    fn infeasible() -> PodCondition {
         let infeasible = json!({
             "type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2,
         });
@@ -614,7 +378,7 @@ mod tests {
 
     #[test]
     fn unfinished_resize_is_recorded_with_a_change_of_the_image() {
-        let (old, new) = resized_beside_a_new_image();
+        let (old, new) = resized_with_new_image();
         let recorded = restarts_after_write(&old, &new, &old, false, NOW);
         assert_eq!(
             recorded.to_string(),
@@ -679,8 +443,11 @@ mod tests {
         let deferred =
             json!({ "type": "PodResizePending", "status": "True", "reason": "Deferred" });
         restarted.status.conditions = vec![serde_json::from_value(deferred).unwrap()];
-        let said = describe_pending(&restarted).unwrap();
-        assert!(said.ends_with("changing it back ends the wait"), "{said}");
+        let description = describe_pending(&restarted).unwrap();
+        assert!(
+            description.ends_with("changing it back ends the wait"),
+            "{description}"
+        );
     }
 
     /// The kubelet's report is about the spec with the resize. The kubelet does not look at the resources again when
@@ -700,7 +467,7 @@ mod tests {
 
     #[test]
     fn infeasible_resize_is_accepted_beside_image_change() {
-        let (old, mut new) = resized_beside_a_new_image();
+        let (old, mut new) = resized_with_new_image();
         new.metadata.generation = 3;
         let recorded = restarts_after_write(&old, &new, &old, false, NOW);
         record(&mut new, recorded.annotation_value());
@@ -715,31 +482,34 @@ mod tests {
     }
 
     /// A Pod with this number of containers, each with an image of this tag and a run.
-    fn crowd(containers: usize, tag: &str) -> Pod {
-        let mut crowd = pod(&format!("a:{tag}"), "run-1", "a:1");
+    fn pod_with_containers(count: usize, tag: &str) -> Pod {
+        let mut pod = pod(&format!("a:{tag}"), "run-1", "a:1");
         let (container, status) = (
-            crowd.spec.containers[0].clone(),
-            crowd.status.container_statuses[0].clone(),
+            pod.spec.containers[0].clone(),
+            pod.status.container_statuses[0].clone(),
         );
         let name = |n: usize| format!("c{n}");
-        let named = (0..containers).map(|n| crate::domain::pod::Container {
+        let containers = (0..count).map(|n| crate::domain::pod::Container {
             name: name(n),
             ..container.clone()
         });
-        *crowd.spec.containers = named.collect();
-        let named = (0..containers).map(|n| crate::domain::pod::ContainerStatus {
+        *pod.spec.containers = containers.collect();
+        let statuses = (0..count).map(|n| crate::domain::pod::ContainerStatus {
             name: name(n),
             ..status.clone()
         });
-        crowd.status.container_statuses = named.collect();
-        crowd
+        pod.status.container_statuses = statuses.collect();
+        pod
     }
 
     /// If each container caused a search among all containers, this test would run for hours.
     #[test]
     fn work_grows_no_faster_than_the_containers() {
         const MANY: usize = 200_000;
-        let (old, new) = (crowd(MANY, "1"), crowd(MANY, "2"));
+        let (old, new) = (
+            pod_with_containers(MANY, "1"),
+            pod_with_containers(MANY, "2"),
+        );
         let mut restarts = restarts_after_write(&old, &new, &old, false, NOW);
         assert_eq!(restarts.0.len(), MANY);
         assert_eq!(inplace::unfinished_resizes(&old), []);

@@ -38,7 +38,7 @@ impl fmt::Display for ServiceObstacle {
                 phase.name()
             ),
             ServiceObstacle::StayOffline => {
-                write!(f, "somebody, to take the label {} off", keys::STAY_OFFLINE)
+                write!(f, "a user, to remove the label {}", keys::STAY_OFFLINE)
             }
             ServiceObstacle::Restart(restarts) => f.write_str(restarts),
             ServiceObstacle::Unnoticed => {
@@ -56,39 +56,40 @@ impl fmt::Display for ServiceObstacle {
             ),
             ServiceObstacle::Unreadable(error) => write!(
                 f,
-                "somebody, to mend or remove the annotation {}: {error}",
+                "a user, to correct or remove the annotation {}: {error}",
                 keys::AVAILABLE_CONDITIONS
             ),
         }
     }
 }
 
-/// All known causes that keep a Pod out of service. Empty if there are none. The operations `own` are left out, because
+/// All known causes that keep a Pod out of service. Empty if there are none. The operations `own_ids` are left out, because
 /// the caller reports them itself.
-pub fn service_obstacles(pod: &Pod, own: &[&str]) -> Vec<ServiceObstacle> {
-    let others = stored_phases(pod).into_iter();
-    let others = others.filter(|(id, phase)| !own.contains(&id.as_str()) && phase.holds_offline());
-    let mut all: Vec<ServiceObstacle> = others
+pub fn service_obstacles(pod: &Pod, own_ids: &[&str]) -> Vec<ServiceObstacle> {
+    let other_operations = stored_phases(pod).into_iter();
+    let other_operations = other_operations
+        .filter(|(id, phase)| !own_ids.contains(&id.as_str()) && phase.holds_offline());
+    let mut obstacles: Vec<ServiceObstacle> = other_operations
         .map(|(id, phase)| ServiceObstacle::Operation(id, phase))
         .collect();
-    if !all.is_empty() {
-        return all;
+    if !obstacles.is_empty() {
+        return obstacles;
     }
     if pod.label(keys::STAY_OFFLINE).is_some() {
         return vec![ServiceObstacle::StayOffline];
     }
     if let Some(restarts) = restarts::describe_pending(pod) {
-        all.push(ServiceObstacle::Restart(restarts));
+        obstacles.push(ServiceObstacle::Restart(restarts));
     } else if pod.has_service_ready_gate() && pod.condition(keys::SERVICE_READY) != Some(true) {
-        all.push(match pod.is_ready() {
+        obstacles.push(match pod.is_ready() {
             true => ServiceObstacle::Unnoticed,
             false => ServiceObstacle::Gate,
         });
     } else if !pod.is_ready() {
-        all.push(ServiceObstacle::NotReady);
+        obstacles.push(ServiceObstacle::NotReady);
     }
-    all.extend(missing_cooperator_finalizers(pod));
-    all
+    obstacles.extend(missing_cooperator_finalizers(pod));
+    obstacles
 }
 
 /// Finalizers that cooperators have yet to add to report that traffic is on.
@@ -97,10 +98,10 @@ pub fn missing_cooperator_finalizers(pod: &Pod) -> Vec<ServiceObstacle> {
         Ok(expected) => expected,
         Err(error) => return vec![ServiceObstacle::Unreadable(error)],
     };
-    let has = |finalizer: &str| pod.metadata.finalizers.iter().any(|f| f == finalizer);
+    let is_present = |finalizer: &str| pod.metadata.finalizers.iter().any(|f| f == finalizer);
     let missing = expected
         .entries()
-        .filter(|(_, finalizer)| !has(finalizer))
+        .filter(|(_, finalizer)| !is_present(finalizer))
         .map(|(key, finalizer)| ServiceObstacle::Finalizer(key.to_owned(), finalizer.to_owned()));
     missing.collect()
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 
 use super::label_name::{NAME_RULE, is_label_name};
 use super::lifecycle_write::is_ready_to_operate;
+use super::operator::DELETION_ID;
 use super::{ExpectedFinalizers, LifecycleWrite};
 use crate::api::keys::{self, Family};
-use crate::domain::grace_delete;
 use crate::domain::pod::Pod;
 
 /// Largest number of operations that may be in flight on one Pod. Every rule that covers the Pod decides about each
 /// operation. A Pod that has more operations already is still handled.
-pub const MAX_OPERATIONS: usize = 8;
+pub const MAX_OPERATIONS_PER_POD: usize = 8;
 
 /// An error in one field of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +32,12 @@ pub fn validate(old: Option<&Pod>, new: &Pod) -> Vec<LifecycleError> {
     let old = old.filter(|old| old.is_managed());
     let write = ValidatedWrite { old, new };
     let mut errors = write.annotation_error().into_iter().collect::<Vec<_>>();
-    let crowded = write.too_many_operations_error();
+    let too_many = write.too_many_operations_error();
     for (key, value) in &new.metadata.labels {
         if old.and_then(|pod| pod.label(key)) != Some(value) {
             let error = write.label_error(key, value).or_else(|| {
-                let crowded = crowded.as_ref()?;
-                write.begins_operation(key).then(|| crowded.clone())
+                let too_many = too_many.as_ref()?;
+                write.begins_operation(key).then(|| too_many.clone())
             });
             errors.extend(error.map(|message| field_error("labels", key, message)));
         }
@@ -72,9 +72,9 @@ impl ValidatedWrite<'_> {
     /// many.
     fn too_many_operations_error(&self) -> Option<String> {
         let count = in_flight_ids(self.new).len();
-        (count > MAX_OPERATIONS).then(|| {
+        (count > MAX_OPERATIONS_PER_POD).then(|| {
             format!(
-                "{count} operations would be in flight on the Pod, and at most {MAX_OPERATIONS} may: finish or undo some \
+                "{count} operations would be in flight on the Pod, and at most {MAX_OPERATIONS_PER_POD} may: finish or undo some \
                  first"
             )
         })
@@ -87,7 +87,7 @@ impl ValidatedWrite<'_> {
             return false;
         };
         let had = || self.old.is_some_and(|old| in_flight_ids(old).contains(id));
-        family != Family::OperationPermission && id != grace_delete::DELETION_ID && !had()
+        family != Family::OperationPermission && id != DELETION_ID && !had()
     }
 
     /// The error of a label that this write adds or changes.
@@ -98,7 +98,7 @@ impl ValidatedWrite<'_> {
         let family = Family::ALL
             .into_iter()
             .find(|f| key.starts_with(f.prefix()))?;
-        let what = if family == Family::OperationPermission {
+        let noun = if family == Family::OperationPermission {
             "type"
         } else {
             "ID"
@@ -108,12 +108,12 @@ impl ValidatedWrite<'_> {
             .and_then(|rest| rest.strip_prefix('/'))
         else {
             return Some(format!(
-                "name the operation after a slash: {}/<{what}>",
+                "name the operation after a slash: {}/<{noun}>",
                 family.prefix()
             ));
         };
         if !is_label_name(id) {
-            return Some(format!("{id:?} is no {what}: {NAME_RULE}"));
+            return Some(format!("{id:?} is no {noun}: {NAME_RULE}"));
         }
         if !value.is_empty() && !is_label_name(value) {
             return Some(format!("{value:?} is no label value: {NAME_RULE}"));
@@ -159,8 +159,8 @@ impl ValidatedWrite<'_> {
             })
         };
         let checked = |id: &str| {
-            has_label(self.new, Family::Operating, id)
-                && has_label(self.new, Family::PreChecked, id)
+            has_family_label(self.new, Family::Operating, id)
+                && has_family_label(self.new, Family::PreChecked, id)
                 && permitted(id)
         };
         if had(family) {
@@ -171,7 +171,7 @@ impl ValidatedWrite<'_> {
             Family::Operating | Family::OperationType | Family::UndoOperationType => return None,
             Family::PreCheck => (has(Family::Operating), format!("{operating} is missing")),
             Family::PreChecked => {
-                (checked(id), format!("it goes with {operating} and with the operation-permission of its type"))
+                (checked(id), format!("it needs {operating} and the operation-permission of its type"))
             }
             Family::OperationPermission => (
                 self.is_pre_checked_with_type(id),
@@ -205,7 +205,7 @@ impl ValidatedWrite<'_> {
     fn is_pre_checked_with_type(&self, type_: &str) -> bool {
         self.new.metadata.labels.iter().any(|(key, value)| {
             value == type_
-                && matches!(Family::parse(key), Some((Family::OperationType, id)) if has_label(self.new, Family::PreChecked, id))
+                && matches!(Family::parse(key), Some((Family::OperationType, id)) if has_family_label(self.new, Family::PreChecked, id))
         })
     }
 }
@@ -215,14 +215,12 @@ fn in_flight_ids(pod: &Pod) -> BTreeSet<&str> {
     let parsed = pod.metadata.labels.keys();
     let parsed = parsed.filter_map(|key| Family::parse(key));
     parsed
-        .filter(|(family, id)| {
-            *family != Family::OperationPermission && *id != grace_delete::DELETION_ID
-        })
+        .filter(|(family, id)| *family != Family::OperationPermission && *id != DELETION_ID)
         .map(|(_, id)| id)
         .collect()
 }
 
-fn has_label(pod: &Pod, family: Family, id: &str) -> bool {
+fn has_family_label(pod: &Pod, family: Family, id: &str) -> bool {
     pod.label(&family.key(id)).is_some()
 }
 

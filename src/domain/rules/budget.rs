@@ -202,7 +202,7 @@ mod tests {
             limits(Some(IntOrPercent::Int(3)), None),
         ];
         let gauges = BudgetGauges::new(rules.iter(), 10, 8, 1);
-        let want = BudgetGauges {
+        let expected = BudgetGauges {
             expected: 10,
             base: 10,
             available: 8,
@@ -211,6 +211,6 @@ mod tests {
             allowed: 1,
             waiting: 1,
         };
-        assert_eq!(gauges, want);
+        assert_eq!(gauges, expected);
     }
 }

@@ -67,15 +67,15 @@ impl RuleSet {
 /// The ID of each rule; see [`Rule::id`].
 fn rule_ids(rules: &[api::Rule]) -> Vec<String> {
     let names: BTreeSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
-    let mut taken = BTreeSet::new();
+    let mut used = BTreeSet::new();
     let id = |rule: &api::Rule| {
         let mut id = rule.name.clone();
         let mut number = 1;
-        while taken.contains(&id) || (number > 1 && names.contains(id.as_str())) {
+        while used.contains(&id) || (number > 1 && names.contains(id.as_str())) {
             number += 1;
             id = format!("{}#{number}", rule.name);
         }
-        taken.insert(id.clone());
+        used.insert(id.clone());
         id
     };
     rules.iter().map(id).collect()
@@ -88,19 +88,19 @@ fn compile_rule(
     ignores: &BTreeSet<String>,
 ) -> CompiledRule {
     let path = format!("spec.rules[{index}]");
-    let mut broken = Vec::new();
+    let mut faults = Vec::new();
     let stage = match rule.effective_stage() {
         api::Stage::PreCheck => Stage::PreCheck,
         api::Stage::PostCheck => Stage::PostCheck,
         api::Stage::Other(text) => {
-            broken.push(format!(
+            faults.push(format!(
                 "{path}.stage: {text:?} is neither PreCheck nor PostCheck"
             ));
             Stage::PreCheck
         }
     };
     if !rule.conditions.is_empty() {
-        broken.push(format!(
+        faults.push(format!(
             "{path}.conditions: no condition is known to this version; remove the list"
         ));
     }
@@ -108,8 +108,8 @@ fn compile_rule(
     let filter = filter
         .map(|s| compile_selector(s, &format!("{path}.filter.labelSelector")))
         .transpose();
-    let filter = filter.unwrap_or_else(|why| {
-        broken.push(why);
+    let filter = filter.unwrap_or_else(|reason| {
+        faults.push(reason);
         None
     });
     // If a rule has several kinds, the first in this order is used (contract 1.3).
@@ -130,14 +130,14 @@ fn compile_rule(
             "{path}: set one of availablePolicy, labelCheck or webhook"
         )),
     };
-    let kind = kind.and_then(|kind| match broken.is_empty() {
+    let kind = kind.and_then(|kind| match faults.is_empty() {
         true => Ok(kind),
         false => Err(String::new()),
     });
-    let kind = kind.unwrap_or_else(|why| {
-        broken.extend((!why.is_empty()).then_some(why));
+    let kind = kind.unwrap_or_else(|reason| {
+        faults.extend((!reason.is_empty()).then_some(reason));
         RuleKind::Broken {
-            why: broken.join("; "),
+            reason: faults.join("; "),
             // A rule of a kind that this version does not know may be a limit.
             may_limit: rule
                 .kinds()
@@ -165,13 +165,13 @@ fn compile_label_check(check: &LabelCheck, path: &str) -> Result<Selector, Strin
 }
 
 fn compile_limits(policy: &AvailablePolicy, path: &str) -> Result<AvailabilityLimits, String> {
-    let bound = |value: &Option<IntOrString>, field: &str| {
+    let parse_bound = |value: &Option<IntOrString>, field: &str| {
         let parsed = value.as_ref().map(IntOrPercent::parse).transpose();
         parsed.map_err(|e| format!("{path}.availablePolicy.{field}: {e}"))
     };
     let limits = AvailabilityLimits {
-        max_unavailable: bound(&policy.max_unavailable_value, "maxUnavailableValue")?,
-        min_available: bound(&policy.min_available_value, "minAvailableValue")?,
+        max_unavailable: parse_bound(&policy.max_unavailable_value, "maxUnavailableValue")?,
+        min_available: parse_bound(&policy.min_available_value, "minAvailableValue")?,
         if_healthy: match &policy.unhealthy_pod_policy {
             None | Some(UnhealthyPodPolicy::AlwaysAllow) => false,
             Some(UnhealthyPodPolicy::IfHealthyBudget) => true,

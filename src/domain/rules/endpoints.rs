@@ -17,43 +17,43 @@ pub fn endpoints_answer_condition(
         RuleKind::Webhook(webhook) => Some((rule, webhook)),
         _ => None,
     });
-    let (mut holding, mut passing, mut warned) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut failures, mut ignored_failures, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
     for (rule, webhook) in webhooks {
         let state = states.iter().find(|state| state.name == rule.id);
         let Some(status) = state.and_then(|state| state.webhook_status.as_ref()) else {
             continue;
         };
-        let said = |why: &str| format!("rule {}: {why}", rule.id);
+        let describe = |reason: &str| format!("rule {}: {reason}", rule.id);
         match (status.failing.as_str(), webhook.ignored_policy_warning()) {
             ("", _) if status.warning.is_empty() => {}
-            ("", _) => warned.push(said(&status.warning)),
-            (why, _) if status.passed_unanswered => passing.push(said(why)),
-            (why, Some(though)) => holding.push(format!("{}; {though}", said(why))),
-            (why, None) => holding.push(said(why)),
+            ("", _) => warnings.push(describe(&status.warning)),
+            (reason, _) if status.passed_unanswered => ignored_failures.push(describe(reason)),
+            (reason, Some(note)) => failures.push(format!("{}; {note}", describe(reason))),
+            (reason, None) => failures.push(describe(reason)),
         }
     }
-    if holding.is_empty() && passing.is_empty() {
-        let warned = warned.join("; ");
-        return (!warned.is_empty()).then(|| new_finding("True", "CaBundleUnused", warned));
+    if failures.is_empty() && ignored_failures.is_empty() {
+        let warnings = warnings.join("; ");
+        return (!warnings.is_empty()).then(|| new_finding("True", "CaBundleUnused", warnings));
     }
-    let waits = match holding.is_empty() {
+    let waiting = match failures.is_empty() {
         true => String::new(),
         false => format!(
             "the last call failed, and Pods wait until the endpoint can be asked: {}",
-            holding.join("; ")
+            failures.join("; ")
         ),
     };
-    if passing.is_empty() {
-        return Some(new_finding("False", "CallsFail", waits));
+    if ignored_failures.is_empty() {
+        return Some(new_finding("False", "CallsFail", waiting));
     }
-    let passes = format!(
-        "the last call failed, and Pods passed by failurePolicy Ignore, without an answer of their endpoint: {}; mend the endpoint, or set \
+    let passed = format!(
+        "the last call failed, and Pods passed by failurePolicy Ignore, without an answer of their endpoint: {}; repair the endpoint, or set \
          failurePolicy to Fail",
-        passing.join("; ")
+        ignored_failures.join("; ")
     );
-    let said = [passes, waits].into_iter().filter(|s| !s.is_empty());
-    let said: Vec<_> = said.collect();
-    Some(new_finding("False", "PassedByIgnore", said.join(". ")))
+    let texts = [passed, waiting].into_iter().filter(|s| !s.is_empty());
+    let texts: Vec<_> = texts.collect();
+    Some(new_finding("False", "PassedByIgnore", texts.join(". ")))
 }
 
 #[cfg(test)]
@@ -65,7 +65,7 @@ mod tests {
     use crate::api::keys;
 
     #[test]
-    fn failing_endpoints_are_told_by_what_follows_for_the_pods() {
+    fn failing_endpoints_are_reported_by_their_effect_on_pods() {
         let rule = |name: &str, policy: &str| json!({ "name": name, "webhook": { "failurePolicy": policy, "clientConfig": { "url": "http://a" } } });
         let annotations = json!({ (keys::IGNORES_FAILURES): "lax" });
         let object = serde_json::from_value(json!({
@@ -73,7 +73,7 @@ mod tests {
             "spec": { "selector": {}, "rules": [rule("strict", "Fail"), rule("lax", "Ignore")] },
         }));
         let rules = RuleSet::compile(&object.unwrap());
-        let told = |failing: &[&str]| {
+        let condition = |failing: &[&str]| {
             let state = |name: &&str| json!({ "name": name, "webhookStatus": { "failing": "down", "passedUnanswered": *name == "lax" } });
             let states: Vec<_> = failing.iter().map(state).collect();
             endpoints_answer_condition(
@@ -81,15 +81,15 @@ mod tests {
                 &serde_json::from_value::<Vec<_>>(json!(states)).unwrap(),
             )
         };
-        assert_eq!(told(&[]), None);
-        assert_eq!(told(&["gone"]), None);
-        let strict = told(&["strict"]).unwrap();
+        assert_eq!(condition(&[]), None);
+        assert_eq!(condition(&["gone"]), None);
+        let strict = condition(&["strict"]).unwrap();
         assert_eq!(strict.reason, "CallsFail");
         assert!(strict.message.ends_with("asked: rule strict: down"));
-        let both = told(&["strict", "lax"]).unwrap();
+        let both = condition(&["strict", "lax"]).unwrap();
         assert_eq!((both.status, both.reason), ("False", "PassedByIgnore"));
         assert!(both.message.contains("Pods passed by failurePolicy Ignore"));
-        assert!(both.message.contains("rule lax: down; mend"));
+        assert!(both.message.contains("rule lax: down; repair"));
         assert!(both.message.ends_with("asked: rule strict: down"));
     }
 }

@@ -31,14 +31,14 @@ impl NamespaceEnforcement {
 
     /// The value that these rules need.
     pub fn for_rules<'a>(rules: impl IntoIterator<Item = &'a RuleSet>) -> NamespaceEnforcement {
-        let one = |set: &RuleSet| {
+        let needed = |set: &RuleSet| {
             if set.may_hold_unavailable() {
                 NamespaceEnforcement::Strict
             } else {
                 NamespaceEnforcement::Ruled
             }
         };
-        rules.into_iter().map(one).max().unwrap_or_default()
+        rules.into_iter().map(needed).max().unwrap_or_default()
     }
 
     /// The value of the label. `None` if the label is absent.
@@ -80,9 +80,9 @@ impl ObservedNamespace {
 
     /// A merge patch that sets the enforcement label. The API server applies it only to this version of the namespace,
     /// and answers 409 if the namespace has changed.
-    pub fn label_patch(&self, mark: NamespaceEnforcement) -> Value {
-        let mut metadata = self.version_precondition(mark);
-        if mark == NamespaceEnforcement::Unruled {
+    pub fn label_patch(&self, enforcement: NamespaceEnforcement) -> Value {
+        let mut metadata = self.version_precondition(enforcement);
+        if enforcement == NamespaceEnforcement::Unruled {
             metadata.insert(
                 "annotations".to_owned(),
                 json!({ (keys::RULE_ADMITTED): null }),
@@ -91,13 +91,13 @@ impl ObservedNamespace {
         json!({ "metadata": metadata })
     }
 
-    fn version_precondition(&self, mark: NamespaceEnforcement) -> Map<String, Value> {
+    fn version_precondition(&self, enforcement: NamespaceEnforcement) -> Map<String, Value> {
         [
             ("uid", json!(self.uid)),
             ("resourceVersion", json!(self.version.to_string())),
             (
                 "labels",
-                json!({ (keys::NAMESPACE_ENFORCEMENT): mark.label_value() }),
+                json!({ (keys::NAMESPACE_ENFORCEMENT): enforcement.label_value() }),
             ),
         ]
         .map(|(key, value)| (key.to_owned(), value))
@@ -106,19 +106,21 @@ impl ObservedNamespace {
     }
 }
 
-/// A merge patch of the namespace, before a rule that needs `mark` is stored. It always changes the namespace, because
+/// A merge patch of the namespace, before a rule that needs `enforcement` is stored. It always changes the namespace, because
 /// `stamp` is different each time.
 ///
-/// If `known` has a lower enforcement label, the patch sets the label and is conditional on the version of `known`.
+/// If `observed` has a lower enforcement label, the patch sets the label and is conditional on the version of `observed`.
 /// Another replica may set a higher label at the same time, and this patch must not lower it. Otherwise the patch is
 /// unconditional, and the API server's answer shows the label.
 pub fn admission_patch(
-    known: Option<&ObservedNamespace>,
-    mark: NamespaceEnforcement,
+    observed: Option<&ObservedNamespace>,
+    enforcement: NamespaceEnforcement,
     stamp: &str,
 ) -> Value {
-    let raised = known.filter(|known| known.mark < mark);
-    let mut metadata = raised.map_or_else(Map::new, |known| known.version_precondition(mark));
+    let lower = observed.filter(|observed| observed.mark < enforcement);
+    let mut metadata = lower.map_or_else(Map::new, |observed| {
+        observed.version_precondition(enforcement)
+    });
     metadata.insert(
         "annotations".to_owned(),
         json!({ (keys::RULE_ADMITTED): stamp }),
@@ -169,16 +171,18 @@ mod tests {
 
     #[test]
     fn enforcement_label_round_trips() {
-        for mark in [
+        for enforcement in [
             NamespaceEnforcement::Unruled,
             NamespaceEnforcement::Ruled,
             NamespaceEnforcement::Strict,
         ] {
-            let label = mark.label_value().map(|v| (keys::NAMESPACE_ENFORCEMENT, v));
+            let label = enforcement
+                .label_value()
+                .map(|v| (keys::NAMESPACE_ENFORCEMENT, v));
             let labels = label.map(|(k, v)| (k.to_owned(), v.to_owned()));
             assert_eq!(
                 NamespaceEnforcement::from_labels(&labels.into_iter().collect()),
-                mark
+                enforcement
             );
         }
         let newer = [(keys::NAMESPACE_ENFORCEMENT.to_owned(), "newer".to_owned())];
@@ -188,8 +192,10 @@ mod tests {
         );
     }
 
-    fn seen(mark: NamespaceEnforcement) -> ObservedNamespace {
-        let label = mark.label_value().map(|v| (keys::NAMESPACE_ENFORCEMENT, v));
+    fn labelled_namespace(enforcement: NamespaceEnforcement) -> ObservedNamespace {
+        let label = enforcement
+            .label_value()
+            .map(|v| (keys::NAMESPACE_ENFORCEMENT, v));
         let labels = label.map(|(k, v)| (k.to_owned(), v.to_owned()));
         ObservedNamespace::new("u", 7, &labels.into_iter().collect()).unwrap()
     }
@@ -201,52 +207,55 @@ mod tests {
     }
 
     #[test]
-    fn admission_raises_the_mark_on_condition_and_never_lowers_it() {
+    fn admission_raises_enforcement_conditionally_and_never_lowers_it() {
         let stamped = json!({ "metadata": { "annotations": { (keys::RULE_ADMITTED): "now" } } });
-        for (known, mark) in [
+        for (stored, enforcement) in [
             (None, NamespaceEnforcement::Ruled),
             (None, NamespaceEnforcement::Strict),
             (
-                Some(seen(NamespaceEnforcement::Ruled)),
+                Some(labelled_namespace(NamespaceEnforcement::Ruled)),
                 NamespaceEnforcement::Ruled,
             ),
             (
-                Some(seen(NamespaceEnforcement::Strict)),
+                Some(labelled_namespace(NamespaceEnforcement::Strict)),
                 NamespaceEnforcement::Ruled,
             ),
             (
-                Some(seen(NamespaceEnforcement::Strict)),
+                Some(labelled_namespace(NamespaceEnforcement::Strict)),
                 NamespaceEnforcement::Strict,
             ),
         ] {
             assert_eq!(
-                admission_patch(known.as_ref(), mark, "now"),
+                admission_patch(stored.as_ref(), enforcement, "now"),
                 stamped,
-                "{known:?}"
+                "{stored:?}"
             );
         }
-        for (known, mark) in [
+        for (stored, enforcement) in [
             (NamespaceEnforcement::Unruled, NamespaceEnforcement::Ruled),
             (NamespaceEnforcement::Unruled, NamespaceEnforcement::Strict),
             (NamespaceEnforcement::Ruled, NamespaceEnforcement::Strict),
         ] {
             let raised = json!({ "metadata": {
                 "uid": "u", "resourceVersion": "7",
-                "labels": { (keys::NAMESPACE_ENFORCEMENT): mark.label_value() },
+                "labels": { (keys::NAMESPACE_ENFORCEMENT): enforcement.label_value() },
                 "annotations": { (keys::RULE_ADMITTED): "now" },
             } });
-            assert_eq!(admission_patch(Some(&seen(known)), mark, "now"), raised);
+            assert_eq!(
+                admission_patch(Some(&labelled_namespace(stored)), enforcement, "now"),
+                raised
+            );
         }
     }
 
     #[test]
-    fn every_change_of_the_mark_is_conditional() {
-        for mark in [
+    fn every_change_of_enforcement_is_conditional() {
+        for enforcement in [
             NamespaceEnforcement::Unruled,
             NamespaceEnforcement::Ruled,
             NamespaceEnforcement::Strict,
         ] {
-            let patch = seen(NamespaceEnforcement::Strict).label_patch(mark);
+            let patch = labelled_namespace(NamespaceEnforcement::Strict).label_patch(enforcement);
             let metadata = &patch["metadata"];
             assert_eq!(
                 (&metadata["uid"], &metadata["resourceVersion"]),
@@ -254,12 +263,12 @@ mod tests {
             );
             assert_eq!(
                 metadata["labels"][keys::NAMESPACE_ENFORCEMENT],
-                json!(mark.label_value())
+                json!(enforcement.label_value())
             );
             let stamp = metadata.get("annotations").map(|a| &a[keys::RULE_ADMITTED]);
             assert_eq!(
                 stamp,
-                (mark == NamespaceEnforcement::Unruled).then_some(&Value::Null)
+                (enforcement == NamespaceEnforcement::Unruled).then_some(&Value::Null)
             );
         }
     }

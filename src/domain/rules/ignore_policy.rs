@@ -14,7 +14,7 @@ pub const MAX_ANNOTATION_BYTES: usize = 32 * 1024;
 
 /// The names of rules in the annotation of an object. `annotations` are the annotations of the object.
 pub fn acknowledged_names(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<String> {
-    let names = annotations.and_then(|all| all.get(keys::IGNORES_FAILURES));
+    let names = annotations.and_then(|annotations| annotations.get(keys::IGNORES_FAILURES));
     let Some(names) = names.filter(|names| !names.is_empty()) else {
         return BTreeSet::new();
     };
@@ -64,20 +64,20 @@ pub fn annotation_value(
     old: Option<&PodTransitionRule>,
     new: &PodTransitionRule,
 ) -> Option<String> {
-    let mut known = acknowledged_names_on(Some(new));
-    known.extend(acknowledged_names_on(old));
-    known.extend(new_ignore_rules(old, new).map(|(_, name)| name.to_owned()));
+    let mut acknowledged = acknowledged_names_on(Some(new));
+    acknowledged.extend(acknowledged_names_on(old));
+    acknowledged.extend(new_ignore_rules(old, new).map(|(_, name)| name.to_owned()));
     let mut names = rules_with_ignore(new);
-    names.retain(|name| known.contains(*name));
+    names.retain(|name| acknowledged.contains(*name));
     (!names.is_empty()).then(|| serde_json::json!(names).to_string())
 }
 
 /// The names that `new` adds to the annotation although no rule with `failurePolicy: Ignore` has them. They are not
 /// stored.
 pub fn unknown_names(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> BTreeSet<String> {
-    let (known, ignoring) = (acknowledged_names_on(old), rules_with_ignore(new));
+    let (acknowledged, ignoring) = (acknowledged_names_on(old), rules_with_ignore(new));
     let mut added = acknowledged_names_on(Some(new));
-    added.retain(|name| !known.contains(name) && !ignoring.contains(name.as_str()));
+    added.retain(|name| !acknowledged.contains(name) && !ignoring.contains(name.as_str()));
     added
 }
 
@@ -159,16 +159,16 @@ mod tests {
         };
         assert_eq!(unknown(None, r#"["a","b","c"]"#), ["b", "c"]);
         assert_eq!(unknown(None, "a, b"), ["a, b"]);
-        let known = rule(r#"["b"]"#);
+        let acknowledging = rule(r#"["b"]"#);
         assert_eq!(
-            unknown(Some(&known), r#"["a","b"]"#),
+            unknown(Some(&acknowledging), r#"["a","b"]"#),
             [""; 0],
             "b was stored with it"
         );
     }
 
     #[test]
-    fn former_ignore_holds_and_is_told() {
+    fn former_ignore_holds_and_is_reported() {
         use crate::domain::rules::{RuleKind, RuleSet};
         for (listed, fails) in [("", true), ("a", false), ("other", true)] {
             let set = RuleSet::compile(&object(&[("a", json!("Ignore"))], json!(listed)));
@@ -176,8 +176,8 @@ mod tests {
                 unreachable!()
             };
             assert_eq!(webhook.fail, fails, "{listed}");
-            let told = webhook.ignored_policy_warning();
-            assert_eq!(told.is_some(), fails, "{told:?}");
+            let warning = webhook.ignored_policy_warning();
+            assert_eq!(warning.is_some(), fails, "{warning:?}");
         }
         for (policy, fails) in [(json!("Fail"), true), (json!(null), true)] {
             let set = RuleSet::compile(&object(&[("a", policy)], json!("a")));

@@ -91,7 +91,7 @@ pub enum RuleKind {
     /// A rule that can't be read. It holds operations. It holds deletions and evictions only if it may be a limit.
     Broken {
         /// The field and the remedy.
-        why: String,
+        reason: String,
         /// Whether the rule is an `availablePolicy`, or of a kind that this version does not know.
         may_limit: bool,
     },
@@ -109,7 +109,7 @@ pub enum AvailabilityRules<'a> {
         /// ID of the rule. Empty for the selector.
         rule: String,
         /// The field and the remedy.
-        why: String,
+        reason: String,
     },
 }
 
@@ -193,29 +193,29 @@ impl RuleSet {
         if !self.selects(pod) || !self.may_limit {
             return AvailabilityRules::NotHeld;
         }
-        if let Err(why) = &self.selector {
+        if let Err(reason) = &self.selector {
             return AvailabilityRules::Broken {
                 rule: String::new(),
-                why: why.clone(),
+                reason: reason.clone(),
             };
         }
-        let mut held = Vec::new();
+        let mut applying = Vec::new();
         for rule in self.applicable_rules(Stage::PreCheck, pod) {
             match &rule.kind {
-                RuleKind::Availability(limits) => held.push((rule.id.as_str(), limits)),
-                RuleKind::Broken { why, may_limit } if *may_limit => {
+                RuleKind::Availability(limits) => applying.push((rule.id.as_str(), limits)),
+                RuleKind::Broken { reason, may_limit } if *may_limit => {
                     return AvailabilityRules::Broken {
                         rule: rule.id.clone(),
-                        why: why.clone(),
+                        reason: reason.clone(),
                     };
                 }
                 RuleKind::Broken { .. } | RuleKind::LabelCheck(_) | RuleKind::Webhook(_) => {}
             }
         }
-        if held.is_empty() {
+        if applying.is_empty() {
             AvailabilityRules::NotHeld
         } else {
-            AvailabilityRules::Held(held)
+            AvailabilityRules::Held(applying)
         }
     }
 
@@ -234,14 +234,14 @@ impl RuleSet {
             (AvailabilityRules::NotHeld, _) => false,
             (AvailabilityRules::Held(before), AvailabilityRules::Held(after)) => before
                 .iter()
-                .any(|(rule, _)| after.iter().all(|(other, _)| other != rule)),
+                .any(|(rule, _)| after.iter().all(|(kept_rule, _)| kept_rule != rule)),
             (_, after) => matches!(after, AvailabilityRules::NotHeld),
         }
     }
 
     /// Whether a rule holds unavailable Pods too. A rule that can't be read may hold them, so it counts.
     pub fn may_hold_unavailable(&self) -> bool {
-        let mut before = self
+        let mut pre_check_rules = self
             .rules
             .iter()
             .filter(|rule| rule.stage == Stage::PreCheck);
@@ -255,7 +255,7 @@ impl RuleSet {
             )
         };
         self.selector.is_err() && self.may_limit
-            || before.any(is_broken)
+            || pre_check_rules.any(is_broken)
             || self.availability_limits().any(|limits| limits.if_healthy)
     }
 
@@ -292,8 +292,11 @@ impl RuleSet {
 
     /// The rules of stage PreCheck that hold deletions of the Pods that their filters match.
     fn limiting_rules(&self) -> impl Iterator<Item = &CompiledRule> {
-        let before = |rule: &&CompiledRule| rule.stage == Stage::PreCheck;
-        self.rules.iter().filter(before).filter(|r| r.may_limit())
+        let is_pre_check = |rule: &&CompiledRule| rule.stage == Stage::PreCheck;
+        self.rules
+            .iter()
+            .filter(is_pre_check)
+            .filter(|r| r.may_limit())
     }
 
     /// The limits of all availability rules, whatever their filters. The gauges of the object show the tightest limit.
@@ -318,17 +321,17 @@ fn parse_skips(pod: &Pod) -> Option<Result<BTreeSet<String>, String>> {
         rules: BTreeSet<String>,
     }
     let text = pod.annotation(keys::SKIP_RULE_CONDITIONS)?;
-    let read = serde_json::from_str::<SkippedRule>(text);
-    Some(read.map(|skip| skip.rules).map_err(|e| e.to_string()))
+    let parsed = serde_json::from_str::<SkippedRule>(text);
+    Some(parsed.map(|skip| skip.rules).map_err(|e| e.to_string()))
 }
 
 /// A message about a skip annotation that can't be read and therefore skips nothing. `None` if the Pod has no such
 /// annotation.
 pub fn unreadable_skips_message(pod: &Pod) -> Option<String> {
-    let why = parse_skips(pod)?.err()?;
+    let error = parse_skips(pod)?.err()?;
     let key = keys::SKIP_RULE_CONDITIONS;
     Some(format!(
-        "its annotation {key} can't be read ({why}) and skips no rule; write it as {{\"skipRules\":[\"NAME\"]}} with the \
+        "its annotation {key} can't be read ({error}) and skips no rule; write it as {{\"skipRules\":[\"NAME\"]}} with the \
          names of rules"
     ))
 }
@@ -373,13 +376,14 @@ mod tests {
         )
     }
 
-    fn held(set: &RuleSet, pod: &Pod) -> Vec<String> {
+    fn holding_rules(set: &RuleSet, pod: &Pod) -> Vec<String> {
         match set.availability_rules(pod) {
-            AvailabilityRules::Held(held) => {
-                held.into_iter().map(|(name, _)| name.to_owned()).collect()
-            }
+            AvailabilityRules::Held(limits) => limits
+                .into_iter()
+                .map(|(name, _)| name.to_owned())
+                .collect(),
             AvailabilityRules::NotHeld => Vec::new(),
-            AvailabilityRules::Broken { why, .. } => vec![why],
+            AvailabilityRules::Broken { reason, .. } => vec![reason],
         }
     }
 
@@ -387,23 +391,29 @@ mod tests {
     fn filter_disabled_stage_and_skip_annotation_say_which_rules_hold() {
         let set = filtered();
         let front = json!({ "app": "web", "tier": "front" });
-        assert_eq!(held(&set, &pod(front.clone(), json!({}))), ["all", "front"]);
         assert_eq!(
-            held(&set, &pod(json!({ "app": "web" }), json!({}))),
+            holding_rules(&set, &pod(front.clone(), json!({}))),
+            ["all", "front"]
+        );
+        assert_eq!(
+            holding_rules(&set, &pod(json!({ "app": "web" }), json!({}))),
             ["all"]
         );
         assert_eq!(
-            held(&set, &pod(json!({ "app": "other" }), json!({}))),
+            holding_rules(&set, &pod(json!({ "app": "other" }), json!({}))),
             [""; 0]
         );
         let skip = json!({ keys::SKIP_RULE_CONDITIONS: r#"{"skipRules":["all"]}"# });
-        assert_eq!(held(&set, &pod(front.clone(), skip)), ["front"]);
+        assert_eq!(holding_rules(&set, &pod(front.clone(), skip)), ["front"]);
         let malformed = json!({ keys::SKIP_RULE_CONDITIONS: "all" });
-        assert_eq!(held(&set, &pod(front, malformed)), ["all", "front"]);
+        assert_eq!(
+            holding_rules(&set, &pod(front, malformed)),
+            ["all", "front"]
+        );
     }
 
     #[test]
-    fn skip_annotation_that_can_not_be_read_is_told() {
+    fn unreadable_skip_annotation_is_reported() {
         let with = |text: &str| {
             let annotations = json!({ (keys::SKIP_RULE_CONDITIONS): text });
             unreadable_skips_message(&pod(json!({}), annotations))
@@ -419,10 +429,10 @@ mod tests {
             r#"{"skipRules":"a"}"#,
             r#"["a"]"#,
         ] {
-            let said = with(text).unwrap_or_default();
+            let message = with(text).unwrap_or_default();
             assert!(
-                said.contains("skips no rule") && said.contains(r#"{"skipRules":["NAME"]}"#),
-                "{text}: {said}"
+                message.contains("skips no rule") && message.contains(r#"{"skipRules":["NAME"]}"#),
+                "{text}: {message}"
             );
         }
     }
@@ -447,7 +457,7 @@ mod tests {
         assert_eq!(set.skipped_rules(&none, false), [""; 0]);
 
         set.skips = SkipAnnotation::Ignored;
-        assert_eq!(held(&set, &all), ["all"]);
+        assert_eq!(holding_rules(&set, &all), ["all"]);
         assert_eq!(set.skipped_rules(&all, false), [""; 0]);
     }
 
@@ -506,19 +516,19 @@ mod tests {
             pod(json!({ "app": "web" }), json!({})),
             pod(json!({ "app": "db" }), json!({})),
         );
-        let odd = json!([{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }, { "name": ["b"] }]);
+        let rules_with_unreadable_name = json!([{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }, { "name": ["b"] }]);
         let matching = json!({ "matchLabels": { "app": "web" } });
         let unknown = json!({ "matchLabels": ["app=web"] });
         for (selector, field, all) in [
             (matching, "spec.rules[1].name: ", false),
             (unknown, "spec.selector.matchLabels: ", true),
         ] {
-            let set = rules(json!({ "selector": selector, "rules": odd }));
-            let AvailabilityRules::Broken { rule, why } = set.availability_rules(&web) else {
+            let set = rules(json!({ "selector": selector, "rules": rules_with_unreadable_name }));
+            let AvailabilityRules::Broken { rule, reason } = set.availability_rules(&web) else {
                 unreachable!("{field}")
             };
             assert_eq!(rule, "");
-            assert!(why.starts_with(field), "{why}");
+            assert!(reason.starts_with(field), "{reason}");
             assert_eq!(set.selects(&db), all);
             assert_eq!(
                 matches!(set.availability_rules(&db), AvailabilityRules::NotHeld),
@@ -560,15 +570,15 @@ mod tests {
             ),
         ] {
             let set = rules(spec);
-            let AvailabilityRules::Broken { why, .. } = set.availability_rules(&web) else {
+            let AvailabilityRules::Broken { reason, .. } = set.availability_rules(&web) else {
                 unreachable!("{field}")
             };
-            assert!(why.starts_with(field), "{why}");
+            assert!(reason.starts_with(field), "{reason}");
         }
     }
 
     #[test]
-    fn what_is_no_limit_holds_operations_alone_when_unreadable() {
+    fn unreadable_rule_without_limit_holds_only_operations() {
         let web = pod(json!({ "app": "web" }), json!({}));
         let webhook = json!({ "clientConfig": { "url": "https://a" } });
         let polled = json!({ "clientConfig": {
@@ -613,23 +623,25 @@ mod tests {
                 !set.may_hold_unavailable() && !set.may_limit_labels(&web.metadata.labels),
                 "{field}"
             );
-            let held = stage::rejections(
+            let rejections = stage::rejections(
                 &set,
                 Stage::PreCheck,
                 &web,
                 &webhook::EndpointVerdicts::default(),
             );
             assert!(
-                held.iter().any(|r| r.reason.starts_with(field)),
-                "{field}: {held:?}"
+                rejections.iter().any(|r| r.reason.starts_with(field)),
+                "{field}: {rejections:?}"
             );
-            let told =
+            let finding =
                 conditions::enforced_condition(&set, &conditions::NamespaceState::default(), false);
-            assert_eq!((told.status, told.reason), ("False", "Invalid"));
+            assert_eq!((finding.status, finding.reason), ("False", "Invalid"));
             assert!(
-                told.message.starts_with("operations on the Pods are held"),
+                finding
+                    .message
+                    .starts_with("operations on the Pods are held"),
                 "{}",
-                told.message
+                finding.message
             );
         }
     }

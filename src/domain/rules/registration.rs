@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::api::selector::Selector;
 
 /// The remedy for a gap in the webhook configurations.
-pub const CONFIGURATION_REMEDY: &str = "put the webhook configurations back with what installed them: `operating install` with the flags of \
+pub const CONFIGURATION_REMEDY: &str = "restore the webhook configurations with the command that installed them: `operating install` with the flags of \
      the first time (`--webhook-url` where the server runs outside the cluster), or `kubectl apply -k manifests`";
 
 /// A ValidatingWebhookConfiguration or MutatingWebhookConfiguration, with the fields that decide which requests are
@@ -65,13 +65,14 @@ impl RequiredConfiguration {
         name: &'static str,
         object: Value,
     ) -> serde_json::Result<RequiredConfiguration> {
-        let mut all: WebhookConfiguration = serde_json::from_value(object)?;
-        all.webhooks
+        let mut configuration: WebhookConfiguration = serde_json::from_value(object)?;
+        configuration
+            .webhooks
             .retain(|hook| !hook.fails_open() && hook.sees_pods());
         Ok(RequiredConfiguration {
             kind,
             name,
-            webhooks: all.webhooks,
+            webhooks: configuration.webhooks,
         })
     }
 
@@ -84,19 +85,23 @@ impl RequiredConfiguration {
         labels: &BTreeMap<String, String>,
     ) -> Option<String> {
         let RequiredConfiguration { kind, name, .. } = self;
-        let mut concerning = self.webhooks.iter().filter(|hook| hook.selects(labels));
+        let mut needed_hooks = self.webhooks.iter().filter(|hook| hook.selects(labels));
         let Some(stored) = stored else {
-            return concerning
+            return needed_hooks
                 .next()
                 .map(|_| format!("{kind} {name} does not exist"));
         };
-        concerning.find_map(|needed| {
+        needed_hooks.find_map(|needed| {
             let hook = &needed.name;
-            let Some(found) = stored.webhooks.iter().find(|found| found.name == *hook) else {
+            let Some(stored_hook) = stored
+                .webhooks
+                .iter()
+                .find(|stored_hook| stored_hook.name == *hook)
+            else {
                 return Some(format!("{kind} {name} has no webhook {hook}"));
             };
-            let lacks = needed.missing_in_stored(found, labels)?;
-            Some(format!("webhook {hook} of {kind} {name} {lacks}"))
+            let gap = needed.missing_in_stored(stored_hook, labels)?;
+            Some(format!("webhook {hook} of {kind} {name} {gap}"))
         })
     }
 }
@@ -134,8 +139,8 @@ impl ConfiguredWebhook {
         if !stored.selects(labels) {
             return Some("does not select the namespace (namespaceSelector)".to_owned());
         }
-        let all = LabelSelector::default();
-        if stored.object_selector != all && stored.object_selector != self.object_selector {
+        let everything = LabelSelector::default();
+        if stored.object_selector != everything && stored.object_selector != self.object_selector {
             return Some("has another objectSelector, which may leave out Pods".to_owned());
         }
         if let Some(missing) = self
@@ -145,14 +150,14 @@ impl ConfiguredWebhook {
         {
             return Some(missing);
         }
-        let is_needed = |found: &&MatchCondition| {
-            let mut known = self.match_conditions.iter();
-            known.any(|needed| needed.expression.trim() == found.expression.trim())
+        let is_needed = |condition: &&MatchCondition| {
+            let mut needed_conditions = self.match_conditions.iter();
+            needed_conditions.any(|needed| needed.expression.trim() == condition.expression.trim())
         };
-        let other = stored.match_conditions.iter().find(|c| !is_needed(c))?;
+        let unknown_condition = stored.match_conditions.iter().find(|c| !is_needed(c))?;
         Some(format!(
             "has a matchCondition {} of another text, which may leave out requests",
-            other.name
+            unknown_condition.name
         ))
     }
 }
@@ -162,24 +167,27 @@ fn first_uncovered_request(
     rule: &RuleWithOperations,
     stored: &ConfiguredWebhook,
 ) -> Option<String> {
-    let each = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
+    let values = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
     let covered = |operation: &str, resource: &str| {
-        stored.rules.iter().any(|found| {
-            contains_or_wildcard(&found.operations, operation)
-                && each(&rule.api_groups)
+        stored.rules.iter().any(|stored_rule| {
+            contains_or_wildcard(&stored_rule.operations, operation)
+                && values(&rule.api_groups)
                     .iter()
-                    .all(|group| contains_or_wildcard(&found.api_groups, group))
-                && each(&rule.api_versions)
+                    .all(|group| contains_or_wildcard(&stored_rule.api_groups, group))
+                && values(&rule.api_versions)
                     .iter()
-                    .all(|version| contains_or_wildcard(&found.api_versions, version))
-                && each(&found.resources)
+                    .all(|version| contains_or_wildcard(&stored_rule.api_versions, version))
+                && values(&stored_rule.resources)
                     .iter()
                     .any(|pattern| resource_covers(pattern, resource))
-                && matches!(found.scope.as_deref(), None | Some("*" | "Namespaced"))
+                && matches!(
+                    stored_rule.scope.as_deref(),
+                    None | Some("*" | "Namespaced")
+                )
         })
     };
-    let operations = each(&rule.operations);
-    each(&rule.resources).into_iter().find_map(|resource| {
+    let operations = values(&rule.operations);
+    values(&rule.resources).into_iter().find_map(|resource| {
         let mut operations = operations.iter();
         let operation = operations.find(|operation| !covered(operation, &resource))?;
         Some(format!(
@@ -188,21 +196,23 @@ fn first_uncovered_request(
     })
 }
 
-fn contains_or_wildcard(list: &Option<Vec<String>>, word: &str) -> bool {
+fn contains_or_wildcard(list: &Option<Vec<String>>, value: &str) -> bool {
     let mut list = list.iter().flatten();
-    list.any(|found| found == "*" || found == word)
+    list.any(|item| item == "*" || item == value)
 }
 
 /// Whether an entry of `resources` covers a resource. `*` covers every resource without subresources, `*/*` covers all
 /// resources and subresources, `pods/*` all subresources of Pods, `*/scale` the subresource of every resource
 /// (`RuleWithOperations` in the Kubernetes API).
 fn resource_covers(pattern: &str, resource: &str) -> bool {
-    let (main, sub) = resource.split_once('/').unwrap_or((resource, ""));
+    let (resource_name, subresource) = resource.split_once('/').unwrap_or((resource, ""));
     match pattern.split_once('/') {
-        None => sub.is_empty() && (pattern == "*" || pattern == main),
+        None => subresource.is_empty() && (pattern == "*" || pattern == resource_name),
         Some(("*", "*")) => true,
-        Some((of, part)) => {
-            (of == "*" || of == main) && !sub.is_empty() && (part == "*" || part == sub)
+        Some((main_pattern, sub_pattern)) => {
+            (main_pattern == "*" || main_pattern == resource_name)
+                && !subresource.is_empty()
+                && (sub_pattern == "*" || sub_pattern == subresource)
         }
     }
 }
@@ -243,17 +253,17 @@ mod tests {
         ] })
     }
 
-    /// The gap after a JSON merge patch of one webhook, in a namespace whose label `mark` has this value.
-    fn gap(entry: usize, patch: Value, mark: &str) -> Option<String> {
+    /// The gap after a JSON merge patch of one webhook, in a namespace whose label `mark` has the value `label_value`.
+    fn gap(entry: usize, patch: Value, label_value: &str) -> Option<String> {
         let needed = RequiredConfiguration::from_installed(KIND, "ours", installed()).unwrap();
         let mut stored = installed();
         json_patch::merge(&mut stored["webhooks"][entry], &patch);
         let stored = serde_json::from_value(stored).unwrap();
-        needed.configuration_gap(Some(&stored), &labels(&[("mark", mark)]))
+        needed.configuration_gap(Some(&stored), &labels(&[("mark", label_value)]))
     }
 
     #[test]
-    fn what_is_installed_has_no_gap() {
+    fn installed_configuration_has_no_gap() {
         assert_eq!(gap(0, json!({}), "true"), None);
         assert_eq!(gap(0, json!({}), "strict"), None);
     }
@@ -261,9 +271,9 @@ mod tests {
     #[test]
     fn deleted_configuration_is_named() {
         let needed = RequiredConfiguration::from_installed(KIND, "ours", installed()).unwrap();
-        let said = needed.configuration_gap(None, &labels(&[("mark", "true")]));
+        let gap_text = needed.configuration_gap(None, &labels(&[("mark", "true")]));
         assert_eq!(
-            said.unwrap(),
+            gap_text.unwrap(),
             "ValidatingWebhookConfiguration ours does not exist"
         );
         assert_eq!(
@@ -271,16 +281,16 @@ mod tests {
             None,
             "nothing is needed"
         );
-        let said = gap(0, json!({ "name": "mutating-pod" }), "true").unwrap();
+        let gap_text = gap(0, json!({ "name": "mutating-pod" }), "true").unwrap();
         assert_eq!(
-            said,
+            gap_text,
             "ValidatingWebhookConfiguration ours has no webhook delete"
         );
     }
 
     #[test]
     fn entry_that_sends_less_is_named_with_the_field() {
-        let elsewhere = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+        let fewer_operations = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
                                  "resources": ["pods", "pods/resize"] }]);
         for (patch, part) in [
             (json!({ "failurePolicy": "Ignore" }), "failurePolicy Ignore"),
@@ -296,26 +306,29 @@ mod tests {
                 json!({ "matchConditions": [{ "name": "night", "expression": "false" }] }),
                 "matchCondition night",
             ),
-            (json!({ "rules": elsewhere }), "DELETE of pods (rules)"),
+            (
+                json!({ "rules": fewer_operations }),
+                "DELETE of pods (rules)",
+            ),
             (json!({ "rules": [] }), "UPDATE of pods (rules)"),
         ] {
-            let said = gap(0, patch.clone(), "true").unwrap_or_default();
+            let gap_text = gap(0, patch.clone(), "true").unwrap_or_default();
             let head = "webhook delete of ValidatingWebhookConfiguration ours ";
             assert!(
-                said.starts_with(head) && said.contains(part),
-                "{patch}: {said}"
+                gap_text.starts_with(head) && gap_text.contains(part),
+                "{patch}: {gap_text}"
             );
         }
     }
 
     #[test]
     fn entry_that_sends_more_is_no_gap() {
-        let all = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"],
+        let everything = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"],
                            "scope": "*" }]);
         let parts = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"],
                              "resources": ["*", "pods/*"] }]);
         for patch in [
-            json!({ "rules": all }),
+            json!({ "rules": everything }),
             json!({ "rules": parts }),
             json!({ "objectSelector": { "matchLabels": null } }),
             json!({ "matchConditions": null }),
@@ -327,11 +340,11 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_the_namespace_does_not_need_are_left_alone() {
-        let gone = json!({ "name": "other" });
-        assert_eq!(gap(1, gone.clone(), "true"), None);
-        assert!(gap(1, gone.clone(), "strict").is_some());
-        assert_eq!(gap(2, gone.clone(), "true"), None);
-        assert_eq!(gap(3, gone, "true"), None);
+    fn entries_that_the_namespace_does_not_need_are_ignored() {
+        let renamed = json!({ "name": "other" });
+        assert_eq!(gap(1, renamed.clone(), "true"), None);
+        assert!(gap(1, renamed.clone(), "strict").is_some());
+        assert_eq!(gap(2, renamed.clone(), "true"), None);
+        assert_eq!(gap(3, renamed, "true"), None);
     }
 }

@@ -39,7 +39,7 @@ impl RolloutHeldCause {
             ),
             RolloutHeldCause::StuckScaleDown => format!(
                 "{owners}: an old ReplicaSet has more Pods than its number, because PodTransitionRule {rule} \
-                 lets none of them go, and meanwhile the Deployment controller does not take away the failing Pods of \
+                 lets none of them go, and meanwhile the Deployment controller does not delete the failing Pods of \
                  another old ReplicaSet: the rollout waits. The server sets the number back a few times. If the rollout still \
                  waits, scale the ReplicaSet of the failing Pods to 0, or relax the rule"
             ),
@@ -53,7 +53,7 @@ pub fn owner_sentence<'a>(message: &'a str, owner: &str) -> Option<&'a str> {
     message.split("; ").find(|sentence| {
         let owners = sentence.split_once(": ").map_or("", |(owners, _)| owners);
         let owners = owners.trim_end_matches(AND_OTHERS);
-        owners.split(", ").any(|named| named == owner)
+        owners.split(", ").any(|name| name == owner)
     })
 }
 
@@ -72,30 +72,34 @@ pub struct HeldRollout {
 
 /// The condition `RolloutsHeld`. The condition is True while a rollout is held, and False with the reason
 /// `RecreateUnderRule` if the next rollout of a Deployment will be held. `None` if neither is the case.
-pub fn rollouts_held_condition(rules: &RuleSet, all: &[HeldRollout]) -> Option<ConditionFinding> {
-    let of = |cause: RolloutHeldCause, held: bool| {
-        all.iter()
-            .filter(move |r| r.cause == cause && r.held_now == held)
+pub fn rollouts_held_condition(
+    rules: &RuleSet,
+    rollouts: &[HeldRollout],
+) -> Option<ConditionFinding> {
+    let rollouts_by = |cause: RolloutHeldCause, held_now: bool| {
+        rollouts
+            .iter()
+            .filter(move |r| r.cause == cause && r.held_now == held_now)
     };
     let causes = [
         (RolloutHeldCause::Recreates, "RecreateHeld"),
         (RolloutHeldCause::Leaves, "TemplateLeavesRule"),
         (RolloutHeldCause::StuckScaleDown, "OldReplicaSetHeld"),
     ];
-    let held = causes.map(|(cause, reason)| {
-        let owners = of(cause, true).map(|r| format!("{} {}", r.kind, r.name));
+    let texts = causes.map(|(cause, reason)| {
+        let owners = rollouts_by(cause, true).map(|r| format!("{} {}", r.kind, r.name));
         let owners = join_names(owners.collect())?;
         Some((reason, cause.describe_owners(&owners, &rules.name)))
     });
-    let mut held = held.into_iter().flatten();
-    if let Some((reason, first)) = held.next() {
-        let all: Vec<_> = [first]
+    let mut texts = texts.into_iter().flatten();
+    if let Some((reason, first)) = texts.next() {
+        let rollouts: Vec<_> = [first]
             .into_iter()
-            .chain(held.map(|(_, text)| text))
+            .chain(texts.map(|(_, text)| text))
             .collect();
-        return Some(new_finding("True", reason, all.join("; ")));
+        return Some(new_finding("True", reason, rollouts.join("; ")));
     }
-    let deployments = of(RolloutHeldCause::Recreates, false).map(|r| r.name.clone());
+    let deployments = rollouts_by(RolloutHeldCause::Recreates, false).map(|r| r.name.clone());
     let deployments = join_names(deployments.collect())?;
     Some(new_finding(
         "False",
@@ -131,35 +135,35 @@ mod tests {
     use super::*;
     use crate::api::podtransitionrule::PodTransitionRule;
 
-    fn rollout(deployment: &str, cause: RolloutHeldCause, held: bool) -> HeldRollout {
+    fn rollout(deployment: &str, cause: RolloutHeldCause, held_now: bool) -> HeldRollout {
         HeldRollout {
             kind: "Deployment",
             name: deployment.to_owned(),
             cause,
-            held_now: held,
+            held_now: held_now,
         }
     }
 
-    fn said(all: &[HeldRollout]) -> Option<(&'static str, &'static str, String)> {
+    fn condition_of(rollouts: &[HeldRollout]) -> Option<(&'static str, &'static str, String)> {
         let rules = RuleSet::compile(&PodTransitionRule::new("web", Default::default()));
-        rollouts_held_condition(&rules, all)
-            .map(|found| (found.status, found.reason, found.message))
+        rollouts_held_condition(&rules, rollouts)
+            .map(|finding| (finding.status, finding.reason, finding.message))
     }
 
     #[test]
-    fn nothing_is_said_without_such_deployments() {
-        assert_eq!(said(&[]), None);
+    fn no_condition_without_held_deployments() {
+        assert_eq!(condition_of(&[]), None);
         let rules = RuleSet::compile(&PodTransitionRule::new("web", Default::default()));
         assert_eq!(recreate_warning(&rules, Vec::new()), None);
     }
 
     #[test]
-    fn rollout_that_stands_still_is_named_with_the_way_out() {
-        let all = [
+    fn held_rollout_is_named_with_the_remedy() {
+        let rollouts = [
             rollout("later", RolloutHeldCause::Recreates, false),
             rollout("api", RolloutHeldCause::Leaves, true),
         ];
-        let (status, reason, message) = said(&all).unwrap();
+        let (status, reason, message) = condition_of(&rollouts).unwrap();
         assert_eq!((status, reason), ("True", "TemplateLeavesRule"));
         assert!(
             message.contains("Deployment api") && message.contains("PodTransitionRule web"),
@@ -167,10 +171,10 @@ mod tests {
         );
         assert!(!message.contains("later"), "{message}");
         let both = [
-            all[1].clone(),
+            rollouts[1].clone(),
             rollout("web", RolloutHeldCause::Recreates, true),
         ];
-        let (_, reason, message) = said(&both).unwrap();
+        let (_, reason, message) = condition_of(&both).unwrap();
         assert_eq!(reason, "RecreateHeld");
         assert!(
             message.contains("Deployment api") && message.contains("Deployment web"),
@@ -184,25 +188,29 @@ mod tests {
             kind: "DaemonSet",
             ..rollout("agent", RolloutHeldCause::Leaves, true)
         };
-        let all = [
+        let rollouts = [
             rollout("web", RolloutHeldCause::Recreates, true),
             rollout("api", RolloutHeldCause::Leaves, true),
             daemons,
         ];
-        let (_, _, message) = said(&all).unwrap();
-        let about = |owner: &str| owner_sentence(&message, owner);
-        let both = about("DaemonSet agent").unwrap();
+        let (_, _, message) = condition_of(&rollouts).unwrap();
+        let sentence_about = |owner: &str| owner_sentence(&message, owner);
+        let both = sentence_about("DaemonSet agent").unwrap();
         assert!(
             both.starts_with("DaemonSet agent, Deployment api: the template makes Pods"),
             "{both}"
         );
-        assert_eq!(about("Deployment api"), Some(both));
-        assert!(about("Deployment web").unwrap().contains("Recreate"));
-        assert_eq!(about("Deployment agent"), None);
+        assert_eq!(sentence_about("Deployment api"), Some(both));
+        assert!(
+            sentence_about("Deployment web")
+                .unwrap()
+                .contains("Recreate")
+        );
+        assert_eq!(sentence_about("Deployment agent"), None);
         let many: Vec<_> = (0..4)
             .map(|n| rollout(&format!("d{n}"), RolloutHeldCause::Leaves, true))
             .collect();
-        let (_, _, message) = said(&many).unwrap();
+        let (_, _, message) = condition_of(&many).unwrap();
         assert!(
             owner_sentence(&message, "Deployment d2").is_some(),
             "{message}"
@@ -210,11 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn recreate_deployments_are_told_before_they_roll_out() {
+    fn recreate_deployments_are_reported_before_their_rollout() {
         let many: Vec<_> = (0..5)
             .map(|n| rollout(&format!("d{n}"), RolloutHeldCause::Recreates, false))
             .collect();
-        let (status, reason, message) = said(&many).unwrap();
+        let (status, reason, message) = condition_of(&many).unwrap();
         assert_eq!((status, reason), ("False", "RecreateUnderRule"));
         assert!(
             message.contains("d0, d1, d2 and others") && message.contains("RollingUpdate"),

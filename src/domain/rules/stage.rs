@@ -55,21 +55,21 @@ pub fn operation_rejections<'a>(
         reason,
     };
     let selected = set.selects(pod);
-    let broken = set.selector.as_ref().err().filter(|_| selected);
-    let rules = (selected && broken.is_none()).then(|| set.applicable_rules(stage, pod));
+    let unreadable = set.selector.as_ref().err().filter(|_| selected);
+    let rules = (selected && unreadable.is_none()).then(|| set.applicable_rules(stage, pod));
     let rules = rules.into_iter().flatten().filter_map(move |rule| {
         let reason = match &rule.kind {
             RuleKind::Webhook(_) => {
                 let passed = |c| verdicts.has_passed(&rule.id, c);
-                let all = !candidates.is_empty() && candidates.iter().all(passed);
-                (!all).then(|| UNANSWERED_MESSAGE.to_owned())
+                let have_passed = !candidates.is_empty() && candidates.iter().all(passed);
+                (!have_passed).then(|| UNANSWERED_MESSAGE.to_owned())
             }
             _ => immediate_rejection(rule, pod),
         };
         reason.map(|reason| reject(&rule.id, reason))
     });
-    broken
-        .map(|why| reject("", why.clone()))
+    unreadable
+        .map(|reason| reject("", reason.clone()))
         .into_iter()
         .chain(rules)
 }
@@ -83,15 +83,16 @@ pub fn stored_rejection<'a>(
     operation: &str,
 ) -> Option<&'a str> {
     let details = &object.status.as_ref()?.details;
-    let mut of_pod = details
+    let mut pod_details = details
         .iter()
         .filter(|d| d.name == pod.metadata.name && d.stage == stage.as_str());
-    let is_of = |about: &str| about.is_empty() || about == operation;
-    let rejected = of_pod.find_map(|d| {
-        let mut rejected = d.reject_info.iter();
-        rejected.find(|r| r.rule_name == rule && is_of(&r.operation))
+    let is_about_operation =
+        |stored_operation: &str| stored_operation.is_empty() || stored_operation == operation;
+    let rejection = pod_details.find_map(|d| {
+        let mut rejection = d.reject_info.iter();
+        rejection.find(|r| r.rule_name == rule && is_about_operation(&r.operation))
     })?;
-    Some(&rejected.reason)
+    Some(&rejection.reason)
 }
 
 /// Whether a rule of this object and stage that depends only on the Pod keeps the Pod waiting.
@@ -114,7 +115,7 @@ fn immediate_rejection(rule: &CompiledRule, pod: &Pod) -> Option<String> {
                 pod.metadata.namespace, pod.metadata.name
             )
         }),
-        RuleKind::Broken { why, .. } => Some(why.clone()),
+        RuleKind::Broken { reason, .. } => Some(reason.clone()),
     }
 }
 
@@ -125,9 +126,9 @@ pub fn stage_candidates(stage: Stage, pod: &Pod) -> Vec<Candidate> {
     labels
         .filter_map(|(key, since)| {
             let (family, id) = Family::parse(key)?;
-            let waits = family == stage.family()
+            let is_waiting = family == stage.family()
                 && (stage != Stage::PreCheck || has_operation_type(pod, id));
-            waits.then(|| new_candidate(pod, id, since))
+            is_waiting.then(|| new_candidate(pod, id, since))
         })
         .collect()
 }
@@ -270,7 +271,7 @@ mod tests {
             Family::OperationType.key("x"): "t", Family::OperationType.key("y"): "t",
         }));
         assert_eq!(rejections(&set, Stage::PreCheck, &pod, &verdicts).len(), 1);
-        let one = |id, since| {
+        let operation = |id, since| {
             operation_rejections(
                 &set,
                 Stage::PreCheck,
@@ -280,8 +281,8 @@ mod tests {
             )
             .count()
         };
-        assert_eq!(one("x", "7"), 0);
-        assert_eq!(one("y", "9"), 1);
+        assert_eq!(operation("x", "7"), 0);
+        assert_eq!(operation("y", "9"), 1);
         assert_eq!(
             operation_rejections(&set, Stage::PreCheck, &pod, &[], &verdicts).count(),
             1
@@ -292,8 +293,9 @@ mod tests {
     fn verdict_counts_only_for_rule_with_same_id() {
         let ask =
             |url: &str| json!({ "name": "ask", "webhook": { "clientConfig": { "url": url } } });
-        let taken = json!({ "name": "ask#2", "labelCheck": { "requires": { "matchLabels": {} } } });
-        let rules = json!([ask("http://a"), taken, ask("http://b")]);
+        let second =
+            json!({ "name": "ask#2", "labelCheck": { "requires": { "matchLabels": {} } } });
+        let rules = json!([ask("http://a"), second, ask("http://b")]);
         let mut object: PodTransitionRule = serde_json::from_value(json!({
             "metadata": { "name": "web", "namespace": "n", "generation": 2 },
             "spec": { "selector": {}, "rules": rules },

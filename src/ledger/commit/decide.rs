@@ -44,7 +44,7 @@ pub fn decide_claim(
         AvailabilityRules::NotHeld => return Ok(ClaimAnswer::NotHeld),
         // The claim is written although the rule is broken, because other decisions must count the Pod as going.
         AvailabilityRules::Broken { rule, .. } if is_bypassed => (rule, 0, None),
-        AvailabilityRules::Broken { rule, why } => {
+        AvailabilityRules::Broken { rule, reason: why } => {
             return Err(refuse(&rule, DenyReason::Broken(why)));
         }
         AvailabilityRules::Held(held) => {
@@ -165,7 +165,7 @@ pub fn admit_unavailable(
         AvailabilityRules::NotHeld => return Ok(()),
         AvailabilityRules::Held(held) => held,
         // A broken rule may have an `unhealthyPodPolicy`.
-        AvailabilityRules::Broken { rule, why } => {
+        AvailabilityRules::Broken { rule, reason: why } => {
             return Err(Denied {
                 object: rules.name.clone(),
                 rule,

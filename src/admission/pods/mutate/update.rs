@@ -302,7 +302,7 @@ impl PodMutator {
         let request = update.request;
         let mut stored = update.new.clone();
         settled.patch().apply(&mut stored.metadata.labels);
-        let follows_readiness = update.is_status_write() && settled.has_passed();
+        let follows_readiness = update.is_status_write() && settled.has_passed_stage();
         let condition = follows_readiness
             .then(|| service_ready::service_ready_patch(request, &mut stored, (self.0.now)()));
         let labels = LabelPatch::between(asked_labels, &stored.metadata.labels);

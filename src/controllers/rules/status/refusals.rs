@@ -144,7 +144,7 @@ fn budget_refusal(
     let holds_claim = || view.status.queue.claimed.contains(&*wait.pod.metadata.uid);
     let refuses = match wait.pod.is_available() {
         true if view.denies_all => {
-            return Some(messages::EXPECTED_UNKNOWN.to_owned());
+            return Some(messages::EXPECTED_UNKNOWN_MESSAGE.to_owned());
         }
         true if holds_claim() => gauges.available < desired,
         true => gauges.available <= desired,

@@ -445,7 +445,7 @@ fn pod_that_waits_its_turn_names_the_pod_before_it() {
         reasons[1],
         (
             "web-2".to_owned(),
-            "two: waits for its turn behind web-1".to_owned()
+            "two: waits in the queue behind web-1".to_owned()
         )
     );
 }

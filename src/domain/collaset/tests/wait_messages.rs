@@ -150,7 +150,7 @@ fn label_that_keeps_a_pod_off_traffic_is_named() {
     }));
     world.settle();
     let expected = format!(
-        "Pod {name} waits for somebody, to take the label {} off",
+        "Pod {name} waits for a user, to remove the label {}",
         keys::STAY_OFFLINE
     );
     says(&world, "Ready", &expected);

@@ -39,9 +39,9 @@ impl EndpointNetworks {
     /// Why an address is refused, with the flag that allows it. `None` if the server may connect to it. `api_server`
     /// are the addresses that the names of the API server resolve to.
     pub fn refusal_reason(&self, address: IpAddr, api_server: &HashSet<IpAddr>) -> Option<String> {
-        let because = |what: &str, flag: &str| {
+        let refusal = |kind: &str, flag: &str| {
             Some(format!(
-                "{address} is {what}, which rules may not name; {flag} allows it"
+                "{address} is {kind}, which rules may not name; {flag} allows it"
             ))
         };
         let forms = equivalent_addresses(address);
@@ -59,21 +59,21 @@ impl EndpointNetworks {
             return None;
         }
         if is_in(&self.denied) {
-            return because("in --endpoint-deny-cidrs", "--endpoint-allow-cidrs");
+            return refusal("in --endpoint-deny-cidrs", "--endpoint-allow-cidrs");
         }
         if forms.iter().any(is_loopback) {
-            return because("a loopback address of the server", "--endpoint-allow-cidrs");
+            return refusal("a loopback address of the server", "--endpoint-allow-cidrs");
         }
         if !self.link_local && forms.iter().any(is_link_local) {
             let flag = "--allow-link-local-endpoints";
-            return because("a link-local or cloud metadata address", flag);
+            return refusal("a link-local or cloud metadata address", flag);
         }
         let is_api_server = |form: &IpAddr| {
             let form = form.to_canonical();
             self.api_server.contains(&form) || api_server.contains(&form)
         };
         if forms.iter().any(is_api_server) {
-            return because("an address of the API server", "--endpoint-allow-cidrs");
+            return refusal("an address of the API server", "--endpoint-allow-cidrs");
         }
         None
     }
@@ -81,7 +81,7 @@ impl EndpointNetworks {
     /// Warnings for a user who applies rules whose endpoints will not be called. They depend only on addresses in the
     /// URLs, and on `localhost`. Other names are resolved when the server connects.
     pub fn network_warnings(&self, spec: &PodTransitionRuleSpec) -> Vec<String> {
-        let mut all = Vec::new();
+        let mut warnings = Vec::new();
         for (index, rule) in spec.rules.iter().enumerate() {
             let config = rule.webhook.as_ref().and_then(|w| w.client_config.as_ref());
             let poll = config.and_then(|config| config.poll.as_ref());
@@ -91,14 +91,15 @@ impl EndpointNetworks {
             ];
             for (field, url) in urls {
                 let address = url.and_then(|url| literal_address(url));
-                if let Some(why) = address.and_then(|a| self.refusal_reason(a, &HashSet::new())) {
-                    all.push(format!(
-                        "spec.rules[{index}].webhook.clientConfig.{field}: the server will not call this endpoint: {why}"
+                if let Some(reason) = address.and_then(|a| self.refusal_reason(a, &HashSet::new()))
+                {
+                    warnings.push(format!(
+                        "spec.rules[{index}].webhook.clientConfig.{field}: the server will not call this endpoint: {reason}"
                     ));
                 }
             }
         }
-        all
+        warnings
     }
 }
 
@@ -115,11 +116,11 @@ fn literal_address(url: &str) -> Option<IpAddr> {
 
 /// The address, and the IPv4 or mapped IPv6 address that is equivalent to it.
 fn equivalent_addresses(address: IpAddr) -> Vec<IpAddr> {
-    let other = match address {
+    let equivalent = match address {
         IpAddr::V4(v4) => Some(IpAddr::V6(v4.to_ipv6_mapped())),
         IpAddr::V6(v6) => embedded_ipv4(v6).map(IpAddr::V4),
     };
-    [address].into_iter().chain(other).collect()
+    [address].into_iter().chain(equivalent).collect()
 }
 
 /// Whether an address leads back to this machine. This includes the unspecified address, and on Linux all of
@@ -160,12 +161,12 @@ mod tests {
 
     use super::*;
 
-    fn why(networks: &EndpointNetworks, address: &str) -> Option<String> {
+    fn reason_for(networks: &EndpointNetworks, address: &str) -> Option<String> {
         networks.refusal_reason(address.parse().unwrap(), &HashSet::new())
     }
 
-    fn nets(all: &[&str]) -> Vec<IpNet> {
-        all.iter().map(|net| net.parse().unwrap()).collect()
+    fn nets(cidrs: &[&str]) -> Vec<IpNet> {
+        cidrs.iter().map(|net| net.parse().unwrap()).collect()
     }
 
     #[test]
@@ -187,13 +188,13 @@ mod tests {
             "64:ff9b:1::169.254.169.254",
             "2002:a9fe:a9fe::1",
         ] {
-            let said = why(&EndpointNetworks::default(), refused).unwrap();
-            assert!(said.contains("--allow-link-local-endpoints"), "{said}");
+            let reason = reason_for(&EndpointNetworks::default(), refused).unwrap();
+            assert!(reason.contains("--allow-link-local-endpoints"), "{reason}");
             let networks = EndpointNetworks {
                 link_local: true,
                 ..EndpointNetworks::default()
             };
-            assert_eq!(why(&networks, refused), None);
+            assert_eq!(reason_for(&networks, refused), None);
         }
         for good in [
             "10.0.0.1",
@@ -208,7 +209,11 @@ mod tests {
             "2001:db8::1",
             "64:ff9b::10.0.0.1",
         ] {
-            assert_eq!(why(&EndpointNetworks::default(), good), None, "{good}");
+            assert_eq!(
+                reason_for(&EndpointNetworks::default(), good),
+                None,
+                "{good}"
+            );
         }
     }
 
@@ -231,9 +236,9 @@ mod tests {
                 link_local: true,
                 ..EndpointNetworks::default()
             };
-            let said = why(&networks, refused).unwrap();
-            assert!(said.contains("a loopback address"), "{said}");
-            assert!(said.contains("--endpoint-allow-cidrs"), "{said}");
+            let reason = reason_for(&networks, refused).unwrap();
+            assert!(reason.contains("a loopback address"), "{reason}");
+            assert!(reason.contains("--endpoint-allow-cidrs"), "{reason}");
         }
     }
 
@@ -251,8 +256,8 @@ mod tests {
             "172.16.0.1",
             "2001:db8::1",
         ] {
-            let said = why(&networks, refused).unwrap();
-            assert!(said.contains("--endpoint-deny-cidrs"), "{said}");
+            let reason = reason_for(&networks, refused).unwrap();
+            assert!(reason.contains("--endpoint-deny-cidrs"), "{reason}");
         }
         for good in [
             "10.1.0.1",
@@ -261,10 +266,10 @@ mod tests {
             "169.254.1.1",
             "11.0.0.1",
         ] {
-            assert_eq!(why(&networks, good), None, "{good}");
+            assert_eq!(reason_for(&networks, good), None, "{good}");
         }
         for refused in ["127.0.0.2", "::1", "169.254.2.1"] {
-            assert!(why(&networks, refused).is_some(), "{refused}");
+            assert!(reason_for(&networks, refused).is_some(), "{refused}");
         }
     }
 
@@ -280,10 +285,10 @@ mod tests {
             "64:ff9b::10.96.0.1",
             "fd00::7",
         ] {
-            let said = why(&networks, refused).unwrap();
-            assert!(said.contains("an address of the API server"), "{said}");
+            let reason = reason_for(&networks, refused).unwrap();
+            assert!(reason.contains("an address of the API server"), "{reason}");
         }
-        assert_eq!(why(&networks, "10.96.0.2"), None);
+        assert_eq!(reason_for(&networks, "10.96.0.2"), None);
     }
 
     #[test]
@@ -310,13 +315,16 @@ mod tests {
                 "--allow-link-local-endpoints",
             ),
         ] {
-            for (said, field) in [(warned(url, good), "url"), (warned(good, url), "poll.url")] {
-                let [said] = &said[..] else {
-                    unreachable!("{url}: {said:?}")
+            for (reason, field) in [(warned(url, good), "url"), (warned(good, url), "poll.url")] {
+                let [reason] = &reason[..] else {
+                    unreachable!("{url}: {reason:?}")
                 };
                 let start = format!("spec.rules[1].webhook.clientConfig.{field}: ");
-                assert!(said.starts_with(&start) && said.contains(flag), "{said}");
-                assert!(!said.contains("hunter2"), "{said}");
+                assert!(
+                    reason.starts_with(&start) && reason.contains(flag),
+                    "{reason}"
+                );
+                assert!(!reason.contains("hunter2"), "{reason}");
             }
         }
         for url in [

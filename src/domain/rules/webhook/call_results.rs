@@ -37,12 +37,12 @@ pub(super) const POLL_FAILED: &str = "Polling failed: ";
 const MAX_HISTORY_NAMES: usize = 20;
 
 impl CallState {
-    /// Records the result of a call about `asked`. An error says why the call failed. `spread` in [0, 1) randomizes the
+    /// Records the result of a call about `candidates`. An error says why the call failed. `spread` in [0, 1) randomizes the
     /// retry time.
     pub fn record_answer(
         &mut self,
         rule: &CompiledWebhook,
-        asked: &[Candidate],
+        candidates: &[Candidate],
         outcome: Result<EndpointResponse, String>,
         now: Timestamp,
         spread: f64,
@@ -50,65 +50,65 @@ impl CallState {
         self.asking.clear();
         let answer = match outcome {
             Ok(answer) => answer,
-            Err(why) => {
-                self.count_failure(&why, now, spread);
-                return self.record_failed_call(rule, asked, &why, now, spread);
+            Err(error) => {
+                self.count_failure(&error, now, spread);
+                return self.record_failed_call(rule, candidates, &error, now, spread);
             }
         };
         self.failures = 0;
         self.backoff = None;
         self.last_failure_reason.clear();
         self.unanswered = false;
-        let refuse = |memory: &mut CallState, reason: &str, who: &[Candidate]| {
-            memory.refuse_operations(who, reason, add_pause(now, REFUSAL_RETRY));
+        let refuse = |state: &mut CallState, reason: &str, refused: &[Candidate]| {
+            state.refuse_operations(refused, reason, add_pause(now, REFUSAL_RETRY));
         };
         if !answer.success {
-            let rest = self.pass_finished(asked, &answer.finished_names);
+            let remaining = self.pass_finished(candidates, &answer.finished_names);
             let reason = match answer.message.as_str() {
                 "" => "the endpoint refuses and gives no reason",
                 message => message,
             };
-            return refuse(self, reason, &rest);
+            return refuse(self, reason, &remaining);
         }
         if !answer.is_long() {
-            return self.pass_operations(asked.iter().cloned());
+            return self.pass_operations(candidates.iter().cloned());
         }
         let Some(poll) = &rule.poll else {
             let reason =
                 "the endpoint asks to be polled, but the rule has no clientConfig.poll: add one";
-            return refuse(self, reason, asked);
+            return refuse(self, reason, candidates);
         };
         let id = match answer.task_id() {
             Some(id) if size_limits::json_bytes(&id) > MAX_ID_BYTES => {
                 let reason = format!("Invalid taskID: longer than {MAX_ID_BYTES} bytes");
-                return refuse(self, &reason, asked);
+                return refuse(self, &reason, candidates);
             }
             Some(id) if size_limits::truncate_text(id, MAX_ID_BYTES) != id => {
-                return refuse(self, "Invalid taskID: has control characters", asked);
+                return refuse(self, "Invalid taskID: has control characters", candidates);
             }
             Some(id) => id.to_owned(),
-            None => return refuse(self, "Invalid empty taskID", asked),
+            None => return refuse(self, "Invalid empty taskID", candidates),
         };
-        let rest = self.pass_finished(asked, &answer.finished_names);
-        if rest.is_empty() {
+        let remaining = self.pass_finished(candidates, &answer.finished_names);
+        if remaining.is_empty() {
             return;
         }
-        for candidate in &rest {
+        for candidate in &remaining {
             self.refused.remove(candidate);
         }
         let next = add_pause(now, poll.interval);
-        let approved = passed_names(asked, &rest);
+        let approved = passed_names(candidates, &remaining);
         let task = self.tasks.entry(id).or_insert_with(|| CheckTask {
             begin: now,
             last: now,
-            message: truncate_text(&answer.message),
+            message: truncate_endpoint_text(&answer.message),
             processing: BTreeSet::new(),
             approved: BTreeSet::new(),
             next,
             polling: false,
             failed: false,
         });
-        task.processing.extend(rest);
+        task.processing.extend(remaining);
         task.approved.extend(approved);
     }
 
@@ -127,9 +127,9 @@ impl CallState {
         task.next = add_pause(now, poll_interval(rule));
         let progress = match outcome {
             Ok(progress) => progress,
-            Err(why) => {
+            Err(error) => {
                 task.failed = true;
-                return task.set_message(&format!("{POLL_FAILED}{why}"), now);
+                return task.set_message(&format!("{POLL_FAILED}{error}"), now);
             }
         };
         task.failed = false;
@@ -143,7 +143,7 @@ impl CallState {
         if progress.stop {
             let message = match progress.message.as_str() {
                 "" => "Stopped by the endpoint.".to_owned(),
-                message => truncate_text(message),
+                message => truncate_endpoint_text(message),
             };
             self.end_task(id, &message, now);
         }
@@ -159,9 +159,9 @@ impl CallState {
             task.approved.insert(candidate.name.clone());
             task.last = now;
         }
-        let (done, message) = (task.processing.is_empty(), task.message.clone());
+        let (is_done, message) = (task.processing.is_empty(), task.message.clone());
         self.pass_operations(approved.iter().cloned());
-        if done {
+        if is_done {
             self.end_task(id, &message, now);
         }
     }
@@ -172,22 +172,23 @@ impl CallState {
         let Some(poll) = &rule.poll else {
             return; // without `poll` there are no tasks of this generation
         };
-        let late = |task: &CheckTask| !task.polling && add_pause(task.begin, poll.timeout) <= now;
-        let late: Vec<_> = self.tasks.iter().filter(|(_, t)| late(t)).collect();
-        let late: Vec<_> = late
+        let overdue =
+            |task: &CheckTask| !task.polling && add_pause(task.begin, poll.timeout) <= now;
+        let overdue: Vec<_> = self.tasks.iter().filter(|(_, t)| overdue(t)).collect();
+        let overdue: Vec<_> = overdue
             .into_iter()
             .map(|(id, task)| (id.clone(), task.clone()))
             .collect();
-        for (id, task) in late {
+        for (id, task) in overdue {
             let mut message = format!("Polling Timeout. {}", task.message);
             if task.failed && !rule.fail {
                 message.push_str(" Passed by failurePolicy Ignore.");
                 let processing: Vec<_> = task.processing.into_iter().collect();
                 self.unanswered = true;
-                self.last_failure_reason = truncate_text(&message);
+                self.last_failure_reason = truncate_endpoint_text(&message);
                 self.ignored.push(IgnoredPass {
                     operations: processing.clone(),
-                    why: truncate_text(&message),
+                    reason: truncate_endpoint_text(&message),
                 });
                 if let Some(task) = self.tasks.get_mut(&id) {
                     message.clone_into(&mut task.message);
@@ -202,54 +203,57 @@ impl CallState {
     fn record_failed_call(
         &mut self,
         rule: &CompiledWebhook,
-        asked: &[Candidate],
-        why: &str,
+        candidates: &[Candidate],
+        error: &str,
         now: Timestamp,
         spread: f64,
     ) {
-        self.last_failure_reason = truncate_text(why);
+        self.last_failure_reason = truncate_endpoint_text(error);
         if rule.fail {
             let pause = retry_pause(self.failures.saturating_sub(1), MAX_RETRY_PAUSE, spread);
-            let why = match rule.ignored_policy_warning() {
-                Some(though) => format!("{why}; {though}"),
-                None => why.to_owned(),
+            let error = match rule.ignored_policy_warning() {
+                Some(note) => format!("{error}; {note}"),
+                None => error.to_owned(),
             };
-            return self.refuse_operations(asked, &why, add_pause(now, pause));
+            return self.refuse_operations(candidates, &error, add_pause(now, pause));
         }
-        let who: BTreeSet<_> = asked.iter().map(|c| c.name.clone()).collect();
+        let names: BTreeSet<_> = candidates.iter().map(|c| c.name.clone()).collect();
         self.add_to_history(TaskInfo {
-            approved: who.into_iter().collect(),
+            approved: names.into_iter().collect(),
             begin_time: Some(whole_seconds(now)),
             last_time: Some(whole_seconds(now)),
-            message: format!("Passed by failurePolicy Ignore: {}", truncate_text(why)),
+            message: format!(
+                "Passed by failurePolicy Ignore: {}",
+                truncate_endpoint_text(error)
+            ),
             ..TaskInfo::default()
         });
         self.trim_history(now);
-        if !asked.is_empty() {
+        if !candidates.is_empty() {
             self.unanswered = true;
             self.ignored.push(IgnoredPass {
-                operations: asked.to_vec(),
-                why: truncate_text(why),
+                operations: candidates.to_vec(),
+                reason: truncate_endpoint_text(error),
             });
         }
-        self.pass_operations(asked.iter().cloned());
+        self.pass_operations(candidates.iter().cloned());
     }
 
-    fn count_failure(&mut self, why: &str, now: Timestamp, spread: f64) {
+    fn count_failure(&mut self, error: &str, now: Timestamp, spread: f64) {
         self.failures = self.failures.saturating_add(1);
         self.backoff = self
             .failures
             .checked_sub(BACKOFF_AFTER_FAILURES)
-            .map(|beyond| EndpointBackoff {
-                why: truncate_text(why),
-                until: add_pause(now, retry_pause(beyond, MAX_BACKOFF, spread)),
+            .map(|doublings| EndpointBackoff {
+                reason: truncate_endpoint_text(error),
+                until: add_pause(now, retry_pause(doublings, MAX_BACKOFF, spread)),
             });
     }
 
     /// Sets the warning about the certificates of an endpoint that is trusted nevertheless. `polled` is whether the
     /// server polled the endpoint, or else called it.
     pub fn set_warning(&mut self, polled: bool, warning: Option<&str>) {
-        let warning = warning.map(truncate_text);
+        let warning = warning.map(truncate_endpoint_text);
         match polled {
             true => self.poll_warning = warning,
             false => self.warning = warning,
@@ -258,13 +262,13 @@ impl CallState {
 
     /// Records operations that the endpoint can't be asked about because of an error in the rule. They wait whatever
     /// the failure policy, and do not count as a failed call.
-    pub fn record_unaskable(&mut self, who: &[Candidate], why: &str, now: Timestamp) {
-        self.refuse_operations(who, why, add_pause(now, MAX_RETRY_PAUSE));
+    pub fn record_unaskable(&mut self, candidates: &[Candidate], error: &str, now: Timestamp) {
+        self.refuse_operations(candidates, error, add_pause(now, MAX_RETRY_PAUSE));
     }
 
     /// Records operations that the endpoint can't be asked about now. They wait whatever the failure policy.
-    pub fn postpone(&mut self, who: &[Candidate], why: &str, now: Timestamp) {
-        self.refuse_operations(who, why, add_pause(now, FIRST_RETRY_PAUSE));
+    pub fn postpone(&mut self, candidates: &[Candidate], reason: &str, now: Timestamp) {
+        self.refuse_operations(candidates, reason, add_pause(now, FIRST_RETRY_PAUSE));
     }
 
     /// Records that a planned call was not made.
@@ -281,26 +285,31 @@ impl CallState {
     }
 
     /// Lets the named operations pass and returns the others.
-    fn pass_finished(&mut self, asked: &[Candidate], names: &[String]) -> Vec<Candidate> {
-        let finished = named_candidates(asked, names);
+    fn pass_finished(&mut self, candidates: &[Candidate], names: &[String]) -> Vec<Candidate> {
+        let finished = named_candidates(candidates, names);
         self.pass_operations(finished.iter().cloned());
-        let rest = asked.iter().filter(|c| !finished.contains(c));
-        rest.cloned().collect()
+        let remaining = candidates.iter().filter(|c| !finished.contains(c));
+        remaining.cloned().collect()
     }
 
-    fn pass_operations(&mut self, who: impl Iterator<Item = Candidate>) {
-        for candidate in who {
+    fn pass_operations(&mut self, candidates: impl Iterator<Item = Candidate>) {
+        for candidate in candidates {
             self.refused.remove(&candidate);
             self.passed.insert(candidate);
         }
     }
 
-    fn refuse_operations(&mut self, who: &[Candidate], reason: &str, again: Timestamp) {
-        let reason = truncate_text(reason);
-        for candidate in who {
+    fn refuse_operations(
+        &mut self,
+        candidates: &[Candidate],
+        reason: &str,
+        ask_again_at: Timestamp,
+    ) {
+        let reason = truncate_endpoint_text(reason);
+        for candidate in candidates {
             let refusal = RefusedOperation {
                 reason: reason.clone(),
-                again,
+                ask_again_at,
             };
             self.refused.insert(candidate.clone(), refusal);
         }
@@ -309,22 +318,22 @@ impl CallState {
 
 impl CheckTask {
     fn set_message(&mut self, message: &str, now: Timestamp) {
-        let message = truncate_text(message);
+        let message = truncate_endpoint_text(message);
         if message != self.message {
             (self.message, self.last) = (message, now);
         }
     }
 }
 
-/// The operations of `asked` whose Pods are named. Other names are ignored.
-fn named_candidates(asked: &[Candidate], names: &[String]) -> Vec<Candidate> {
+/// The `candidates` whose Pods are named. Other names are ignored.
+fn named_candidates(candidates: &[Candidate], names: &[String]) -> Vec<Candidate> {
     let names: BTreeSet<&String> = names.iter().collect();
-    let named = asked.iter().filter(|c| names.contains(&c.name));
-    named.cloned().collect()
+    let matching = candidates.iter().filter(|c| names.contains(&c.name));
+    matching.cloned().collect()
 }
 
-fn passed_names(asked: &[Candidate], rest: &[Candidate]) -> Vec<String> {
-    let passed = asked.iter().filter(|c| !rest.contains(c));
+fn passed_names(candidates: &[Candidate], remaining: &[Candidate]) -> Vec<String> {
+    let passed = candidates.iter().filter(|c| !remaining.contains(c));
     passed.map(|c| c.name.clone()).collect()
 }
 
@@ -344,7 +353,7 @@ fn retry_pause(doublings: u32, longest: Duration, spread: f64) -> Duration {
         .mul_f64(1.0 + spread.clamp(0.0, 1.0) / 4.0)
 }
 
-fn truncate_text(text: &str) -> String {
+fn truncate_endpoint_text(text: &str) -> String {
     size_limits::truncate_text(text, MAX_TEXT_CHARS)
 }
 

@@ -18,14 +18,14 @@ const BATCH_WINDOW: Duration = Duration::from_millis(300);
 /// Largest number of operations of one rule that have passed or belong to a task, and still wait. The endpoint is asked
 /// about further operations when some of these have ended. With long names or many webhook rules, the size of the
 /// status limits them earlier.
-const MAX_OPERATIONS: usize = 500;
+const MAX_TRACKED_OPERATIONS: usize = 500;
 
 /// Bytes of a task in the status, without its Pods and the endpoint's texts.
 const TASK_OVERHEAD_BYTES: usize = MAX_ID_BYTES + 160;
 
 /// Why an operation waits that the endpoint is not asked about, because the status is full.
-const CROWDED_MESSAGE: &str = "its endpoint is asked later: as many operations as the status of the object has room for have an answer \
-                       or are being checked, and still wait";
+const STATUS_FULL_MESSAGE: &str = "its endpoint is asked later, because the status of the object is full of operations that have an answer or are \
+     being checked, and still wait";
 
 /// Time and number of ended tasks that are kept.
 const HISTORY_RETENTION: Duration = Duration::from_secs(600);
@@ -64,14 +64,14 @@ pub struct CallState {
     /// Bytes that this state may take in the status of the object.
     share: usize,
     /// Whether the endpoint is not asked about some operations because the status is full.
-    crowded: bool,
+    is_status_full: bool,
 }
 
 /// A task: a check of the endpoint that takes long.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CheckTask {
     pub begin: Timestamp,
-    /// When the last news about the task came.
+    /// When the task changed last.
     pub last: Timestamp,
     pub message: String,
     pub processing: BTreeSet<Candidate>,
@@ -89,13 +89,13 @@ pub(super) struct CheckTask {
 pub(super) struct RefusedOperation {
     pub reason: String,
     /// When the endpoint is asked again.
-    pub again: Timestamp,
+    pub ask_again_at: Timestamp,
 }
 
 /// Why the endpoint is not called for a while.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EndpointBackoff {
-    pub why: String,
+    pub reason: String,
     pub until: Timestamp,
 }
 
@@ -105,7 +105,7 @@ pub struct IgnoredPass {
     /// The operations.
     pub operations: Vec<Candidate>,
     /// Why the endpoint did not answer.
-    pub why: String,
+    pub reason: String,
 }
 
 /// A call to an endpoint that is due.
@@ -136,34 +136,34 @@ impl CallState {
         generation: i64,
         now: Timestamp,
     ) -> CallState {
-        let mut memory = CallState {
+        let mut state = CallState {
             generation,
             fingerprint: rule.fingerprint.clone(),
             share: MAX_STATES_BYTES,
             ..CallState::default()
         };
         let Some(status) = status else {
-            return memory;
+            return state;
         };
-        memory.history.clone_from(&status.history);
+        state.history.clone_from(&status.history);
         if !status.is_current_for(&rule.fingerprint, generation) {
             for task in &status.task_states {
-                memory.add_to_history(TaskInfo {
+                state.add_to_history(TaskInfo {
                     message: "Ended: the rule has changed.".to_owned(),
                     pods: Vec::new(),
                     ..task.clone()
                 });
             }
-            memory.trim_history(now);
-            return memory;
+            state.trim_history(now);
+            return state;
         }
         // A failed poll is in the message of its task.
         if !status.failing.starts_with(POLL_FAILED) {
-            memory.last_failure_reason.clone_from(&status.failing);
+            state.last_failure_reason.clone_from(&status.failing);
         }
-        memory.unanswered = status.passed_unanswered;
-        memory.warning = Some(status.warning.clone()).filter(|w| !w.is_empty());
-        memory.passed.extend(status.passed.iter().cloned());
+        state.unanswered = status.passed_unanswered;
+        state.warning = Some(status.warning.clone()).filter(|w| !w.is_empty());
+        state.passed.extend(status.passed.iter().cloned());
         for task in status.task_states.iter().filter(|t| !t.pods.is_empty()) {
             let begin = task.begin_time.as_ref().map_or(now, |t| t.0);
             let restored = CheckTask {
@@ -176,9 +176,9 @@ impl CallState {
                 polling: false,
                 failed: task.message.starts_with(POLL_FAILED),
             };
-            memory.tasks.insert(task.task_id.clone(), restored);
+            state.tasks.insert(task.task_id.clone(), restored);
         }
-        memory
+        state
     }
 
     /// Why the last call failed, or the last poll of a task. `None` if they were answered, or before the first call.
@@ -186,7 +186,7 @@ impl CallState {
         let mut polls = self.tasks.values().filter(|task| task.failed);
         let poll = polls.next().map(|task| task.message.as_str());
         Some(self.last_failure_reason.as_str())
-            .filter(|why| !why.is_empty())
+            .filter(|reason| !reason.is_empty())
             .or(poll)
     }
 
@@ -219,18 +219,18 @@ impl CallState {
         self.share = bytes;
     }
 
-    /// Plans the calls at `now`. `staying` are all operations that wait in the rule's stage and to which the rule
-    /// applies. All other operations are forgotten. `askable` are those operations of `staying` that the endpoint may
+    /// Plans the calls at `now`. `waiting` are all operations that wait in the rule's stage and to which the rule
+    /// applies. All other operations are forgotten. `askable` are those operations of `waiting` that the endpoint may
     /// be asked about now, the most urgent first. The plan counts its calls as made.
     pub fn plan_calls(
         &mut self,
         rule: &CompiledWebhook,
         now: Timestamp,
-        staying: &BTreeSet<Candidate>,
+        waiting: &BTreeSet<Candidate>,
         askable: &[Candidate],
     ) -> CallPlan {
-        self.forget_departed(staying, now);
-        if !self.unanswered && staying.is_empty() {
+        self.forget_departed(waiting, now);
+        if !self.unanswered && waiting.is_empty() {
             self.last_failure_reason.clear(); // no operation waits for the endpoint any more
         }
         self.end_overdue_tasks(rule, now);
@@ -242,10 +242,10 @@ impl CallState {
             }
         }
         let mut fresh = self.operations_to_ask(askable, now);
-        let all = fresh.len();
+        let askable_count = fresh.len();
         fresh.truncate(self.count_fitting(&fresh));
         fresh.sort();
-        self.crowded = fresh.len() < all;
+        self.is_status_full = fresh.len() < askable_count;
         if fresh.is_empty() {
             self.gathering_since = None;
         } else if self.asking.is_empty() {
@@ -264,54 +264,61 @@ impl CallState {
     /// ones, of which the one that has waited longest comes first. Thus the endpoint is asked about each operation,
     /// however many wait.
     fn operations_to_ask(&self, askable: &[Candidate], now: Timestamp) -> Vec<Candidate> {
-        let open = askable
+        let unanswered = askable
             .iter()
             .filter(|c| !self.is_pending(c) && !self.passed.contains(c));
         let (mut new, mut refused) = (Vec::new(), Vec::new());
-        for candidate in open {
+        for candidate in unanswered {
             match self.refused.get(candidate) {
                 None => new.push(candidate),
-                Some(refusal) if refusal.again <= now => refused.push((refusal.again, candidate)),
+                Some(refusal) if refusal.ask_again_at <= now => {
+                    refused.push((refusal.ask_again_at, candidate))
+                }
                 Some(_) => {}
             }
         }
-        refused.sort_by_key(|(again, _)| *again);
+        refused.sort_by_key(|(ask_again_at, _)| *ask_again_at);
         let refused = refused.into_iter().map(|(_, candidate)| candidate);
-        let turns = (refused.enumerate().map(|(turn, c)| (2 * turn, c))).chain(
+        let ordered = (refused.enumerate().map(|(index, c)| (2 * index, c))).chain(
             new.into_iter()
                 .enumerate()
-                .map(|(turn, c)| (2 * turn + 1, c)),
+                .map(|(index, c)| (2 * index + 1, c)),
         );
-        let mut turns: Vec<_> = turns.collect();
-        turns.sort_by_key(|(turn, _)| *turn);
-        turns.into_iter().map(|(_, c)| c.clone()).collect()
+        let mut ordered: Vec<_> = ordered.collect();
+        ordered.sort_by_key(|(index, _)| *index);
+        ordered.into_iter().map(|(_, c)| c.clone()).collect()
     }
 
     fn is_backing_off(&self, now: Timestamp) -> bool {
-        self.backoff.as_ref().is_some_and(|rest| rest.until > now)
+        self.backoff
+            .as_ref()
+            .is_some_and(|backoff| backoff.until > now)
     }
 
     /// The number of these operations that fit into the status, whatever the endpoint answers. A quarter of the space
     /// is kept free for texts.
     fn count_fitting(&self, fresh: &[Candidate]) -> usize {
         let processing = self.tasks.values().flat_map(|t| &t.processing);
-        let known = self.passed.len() + processing.clone().count();
+        let tracked = self.passed.len() + processing.clone().count();
         let tasks = self.tasks.len() + 1; // the answer may begin another task
-        let taken = processing
+        let used_bytes = processing
             .chain(&self.passed)
             .map(operation_bytes)
             .sum::<usize>()
             + tasks * TASK_OVERHEAD_BYTES;
-        let mut left = (self.share / 4 * 3).saturating_sub(taken);
-        let fits = |candidate: &&Candidate| match left.checked_sub(operation_bytes(candidate)) {
-            Some(rest) => {
-                left = rest;
+        let mut free_bytes = (self.share / 4 * 3).saturating_sub(used_bytes);
+        let fits = |candidate: &&Candidate| match free_bytes.checked_sub(operation_bytes(candidate))
+        {
+            Some(remaining) => {
+                free_bytes = remaining;
                 true
             }
             None => false,
         };
-        let room = fresh.iter().take(MAX_OPERATIONS.saturating_sub(known));
-        room.take_while(fits).count()
+        let countable = fresh
+            .iter()
+            .take(MAX_TRACKED_OPERATIONS.saturating_sub(tracked));
+        countable.take_while(fits).count()
     }
 
     fn next_call_at(
@@ -327,15 +334,15 @@ impl CallState {
         });
         let refused = askable
             .iter()
-            .filter_map(|c| self.refused.get(c).map(|r| r.again));
-        let refused = refused.filter(|again| *again > now && self.asking.is_empty());
+            .filter_map(|c| self.refused.get(c).map(|r| r.ask_again_at));
+        let refused = refused.filter(|ask_again_at| *ask_again_at > now && self.asking.is_empty());
         let gathered = self
             .gathering_since
             .map(|since| add_pause(since, BATCH_WINDOW));
-        let rest = self.backoff.as_ref().map(|rest| rest.until);
-        let asks = refused.chain(gathered);
-        let asks = asks.map(|at| rest.map_or(at, |rest| at.max(rest)));
-        tasks.chain(asks).min()
+        let backoff_end = self.backoff.as_ref().map(|backoff_end| backoff_end.until);
+        let calls = refused.chain(gathered);
+        let calls = calls.map(|time| backoff_end.map_or(time, |backoff_end| time.max(backoff_end)));
+        tasks.chain(calls).min()
     }
 
     /// Whether a call or a task includes this operation.
@@ -387,11 +394,11 @@ impl CallState {
             return UNANSWERED_MESSAGE.to_owned();
         }
         match &self.backoff {
-            Some(rest) => format!(
+            Some(backoff) => format!(
                 "its endpoint is asked later, since the last {} calls failed: {}",
-                self.failures, rest.why
+                self.failures, backoff.reason
             ),
-            None if self.crowded => CROWDED_MESSAGE.to_owned(),
+            None if self.is_status_full => STATUS_FULL_MESSAGE.to_owned(),
             None => UNANSWERED_MESSAGE.to_owned(),
         }
     }
@@ -419,17 +426,17 @@ impl CallState {
     }
 
     /// Forgets operations that do not wait any more.
-    fn forget_departed(&mut self, staying: &BTreeSet<Candidate>, now: Timestamp) {
-        self.passed.retain(|c| staying.contains(c));
-        self.refused.retain(|c, _| staying.contains(c));
-        let mut left = Vec::new();
+    fn forget_departed(&mut self, waiting: &BTreeSet<Candidate>, now: Timestamp) {
+        self.passed.retain(|c| waiting.contains(c));
+        self.refused.retain(|c, _| waiting.contains(c));
+        let mut empty_tasks = Vec::new();
         for (id, task) in &mut self.tasks {
-            task.processing.retain(|c| staying.contains(c));
+            task.processing.retain(|c| waiting.contains(c));
             if task.processing.is_empty() {
-                left.push(id.clone());
+                empty_tasks.push(id.clone());
             }
         }
-        for id in left {
+        for id in empty_tasks {
             self.end_task(&id, "Ended: none of its Pods waits any more.", now);
         }
     }

@@ -123,8 +123,9 @@ impl CompiledWebhook {
         let key = keys::IGNORES_FAILURES;
         self.is_former_ignore.then(|| {
             format!(
-                "Pods wait though failurePolicy is Ignore, since that was stored before this server judged it, as Kuperator does with \
-                 every rule: annotate the PodTransitionRule with {key} and the name of the rule if they are to pass"
+                "Pods wait although failurePolicy is Ignore, because Ignore was stored before this server checked such writes, \
+                 and Kuperator stores it in every webhook rule: to let Pods pass, annotate the PodTransitionRule with {key} and \
+                 the name of the rule"
             )
         })
     }
@@ -181,16 +182,16 @@ impl TaskPolling {
 
 /// Escapes a text for a query: all characters except those that RFC 3986 calls unreserved.
 fn escape_query(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
+    let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                out.push(byte.into());
+                escaped.push(byte.into());
             }
-            _ => out.push_str(&format!("%{byte:02X}")),
+            _ => escaped.push_str(&format!("%{byte:02X}")),
         }
     }
-    out
+    escaped
 }
 
 fn compile_poll(poll: &api::Poll, path: &str) -> Result<TaskPolling, String> {

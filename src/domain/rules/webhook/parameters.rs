@@ -34,12 +34,13 @@ pub fn compile_parameters(
         let source = if parameter.value.is_empty() {
             let field = parameter.value_from.as_ref();
             let field = field.and_then(|from| from.field_ref.as_ref());
-            let at = format!("{path}[{index}]");
-            let field = field.ok_or_else(|| format!("{at}: needs value or valueFrom.fieldRef"))?;
+            let path_of_parameter = format!("{path}[{index}]");
+            let field = field
+                .ok_or_else(|| format!("{path_of_parameter}: needs value or valueFrom.fieldRef"))?;
             let parsed = FieldPath::parse(&field.field_path);
             let parsed = parsed.map_err(|problem| {
                 format!(
-                    "{at}.valueFrom.fieldRef.fieldPath: {:?} {problem}",
+                    "{path_of_parameter}.valueFrom.fieldRef.fieldPath: {:?} {problem}",
                     field.field_path
                 )
             })?;
@@ -67,8 +68,8 @@ impl CompiledParameter {
                 *map == MapField::Annotations
             }
             ParameterField::Field(FieldPath::Fields(fields)) => {
-                let known = ["name", "namespace", "uid"];
-                !matches!(&fields[..], [root, field] if root == "metadata" && known.contains(&field.as_str()))
+                let slim_fields = ["name", "namespace", "uid"];
+                !matches!(&fields[..], [root, field] if root == "metadata" && slim_fields.contains(&field.as_str()))
             }
         }
     }
@@ -84,7 +85,7 @@ impl CompiledParameter {
             ParameterField::Withheld => Ok((p.key.clone(), String::new())),
             ParameterField::Field(path) => match field_value(path, pod) {
                 Ok(value) => Ok((p.key.clone(), value)),
-                Err(why) => Err(format!("parameter {}: {path}: {why}", p.key)),
+                Err(error) => Err(format!("parameter {}: {path}: {error}", p.key)),
             },
         };
         parameters.iter().map(value).collect()
@@ -104,15 +105,15 @@ fn field_value(path: &FieldPath, pod: &Value) -> Result<String, String> {
         FieldPath::Map(map) => Ok(map_lines(&pod["metadata"][map.as_str()])),
         FieldPath::Entry(map, key) => Ok(value_text(&pod["metadata"][map.as_str()][key])),
         FieldPath::Fields(fields) => {
-            let mut at = pod;
+            let mut value = pod;
             for name in fields {
-                at = match at {
+                value = match value {
                     Value::Object(object) => object.get(name).unwrap_or(&Value::Null),
                     Value::Null => return Ok(String::new()),
                     _ => return Err(format!("there is no field {name} in a plain value or list")),
                 };
             }
-            Ok(value_text(at))
+            Ok(value_text(value))
         }
     }
 }
@@ -153,25 +154,25 @@ fn map_lines(map: &Value) -> String {
 }
 
 fn quote_go(text: &str) -> String {
-    let mut out = String::from('"');
+    let mut quoted = String::from('"');
     for c in text.chars() {
         match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\x07' => out.push_str("\\a"),
-            '\x08' => out.push_str("\\b"),
-            '\x0b' => out.push_str("\\v"),
-            '\x0c' => out.push_str("\\f"),
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\x07' => quoted.push_str("\\a"),
+            '\x08' => quoted.push_str("\\b"),
+            '\x0b' => quoted.push_str("\\v"),
+            '\x0c' => quoted.push_str("\\f"),
             c if c.is_ascii_control() => {
-                let _ = write!(out, "\\x{:02x}", u32::from(c)); // writing to a String never fails
+                let _ = write!(quoted, "\\x{:02x}", u32::from(c)); // writing to a String never fails
             }
-            c => out.push(c),
+            c => quoted.push(c),
         }
     }
-    out.push('"');
-    out
+    quoted.push('"');
+    quoted
 }
 
 #[cfg(test)]
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn parameters_read_every_field_kind() {
-        for (path, want) in [
+        for (path, expected) in [
             ("metadata.name", "web-0"),
             ("metadata.uid", "u"),
             ("metadata.labels", "a=\"1\"\nb=\"2\""),
@@ -221,7 +222,7 @@ mod tests {
             ("spec.hostNetwork", "true"),
             ("spec.tolerations", r#"[{"a":null,"z":1}]"#),
         ] {
-            assert_eq!(value(path, &pod()).unwrap(), want, "{path}");
+            assert_eq!(value(path, &pod()).unwrap(), expected, "{path}");
         }
     }
 
@@ -258,20 +259,20 @@ mod tests {
             "spec.priority.x.y",
             "spec.tolerations.z",
         ] {
-            let why = value(path, &pod()).unwrap_err();
+            let error = value(path, &pod()).unwrap_err();
             assert!(
-                why.starts_with(&format!("parameter {path}: {path}: ")),
-                "{why}"
+                error.starts_with(&format!("parameter {path}: {path}: ")),
+                "{error}"
             );
         }
     }
 
     #[test]
-    fn a_literal_wins_and_one_of_both_is_needed() {
+    fn literal_takes_precedence_and_a_source_is_required() {
         let both = json!([{ "key": "k", "value": "v", "valueFrom": { "fieldRef": { "fieldPath": "[" } } }]);
         let values = CompiledParameter::pod_values(&compiled(both).unwrap(), &json!({})).unwrap();
         assert_eq!(values, BTreeMap::from([("k".to_owned(), "v".to_owned())]));
-        for (odd, why) in [
+        for (parameter, error) in [
             (
                 json!([{ "key": "k" }]),
                 "p[0]: needs value or valueFrom.fieldRef",
@@ -285,7 +286,10 @@ mod tests {
                 "p[0].valueFrom.fieldRef.fieldPath: \"a\" must begin with",
             ),
         ] {
-            assert!(compiled(odd).unwrap_err().starts_with(why), "{why}");
+            assert!(
+                compiled(parameter).unwrap_err().starts_with(error),
+                "{error}"
+            );
         }
     }
 

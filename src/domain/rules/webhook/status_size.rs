@@ -16,14 +16,14 @@ pub fn fit_status(mut status: WebhookStatus, share: usize) -> WebhookStatus {
     }
     let share = share.saturating_sub(OMITTED_NOTE_BYTES);
     let mut omitted = Vec::new();
-    let mut count = |n: usize, what: &str| {
+    let mut note_omitted = |n: usize, noun: &str| {
         if n > 0 {
-            omitted.push(format!("{n} {what}"));
+            omitted.push(format!("{n} {noun}"));
         }
     };
-    let ended = count_surplus(status.history.iter(), size, share);
-    size = size_without(size, status.history.drain(..ended));
-    count(ended, "ended tasks");
+    let surplus_history = count_surplus(status.history.iter(), size, share);
+    size = size_without(size, status.history.drain(..surplus_history));
+    note_omitted(surplus_history, "ended tasks");
     if size > share {
         let before = json_bytes(&status.task_states);
         for task in &mut status.task_states {
@@ -34,19 +34,22 @@ pub fn fit_status(mut status: WebhookStatus, share: usize) -> WebhookStatus {
             };
         }
         size -= before.saturating_sub(json_bytes(&status.task_states));
-        count(status.task_states.len(), "messages of tasks");
+        note_omitted(status.task_states.len(), "messages of tasks");
         for text in [&mut status.failing, &mut status.warning] {
             size = size.saturating_sub(json_bytes(&std::mem::take(text)));
         }
     }
     let tasks = count_surplus(status.task_states.iter().rev(), size, share);
-    let kept = status.task_states.len() - tasks;
-    size = size_without(size, status.task_states.drain(kept..));
-    count(tasks, "tasks");
+    let kept_tasks = status.task_states.len() - tasks;
+    size = size_without(size, status.task_states.drain(kept_tasks..));
+    note_omitted(tasks, "tasks");
     let passed = count_surplus(status.passed.iter().rev(), size, share);
     status.passed.truncate(status.passed.len() - passed);
-    count(passed, "operations that have passed");
-    status.omitted = format!("left out for want of room: {}", omitted.join(", "));
+    note_omitted(passed, "operations that have passed");
+    status.omitted = format!(
+        "left out because the status is full: {}",
+        omitted.join(", ")
+    );
     status
 }
 
@@ -56,14 +59,14 @@ fn count_surplus<'a, T: serde::Serialize + 'a>(
     mut size: usize,
     share: usize,
 ) -> usize {
-    let goes = |item: &&T| {
+    let is_surplus = |item: &&T| {
         let too_large = size > share;
         size = size.saturating_sub(json_bytes(item));
         too_large
     };
-    items.take_while(goes).count()
+    items.take_while(is_surplus).count()
 }
 
-fn size_without<T: serde::Serialize>(size: usize, gone: impl Iterator<Item = T>) -> usize {
-    gone.fold(size, |size, item| size.saturating_sub(json_bytes(&item)))
+fn size_without<T: serde::Serialize>(size: usize, removed: impl Iterator<Item = T>) -> usize {
+    removed.fold(size, |size, item| size.saturating_sub(json_bytes(&item)))
 }

@@ -54,25 +54,25 @@ fn progress(value: Value) -> Result<Progress, String> {
 /// The state of a rule, with the Pods that wait.
 struct TestRule {
     rule: CompiledWebhook,
-    memory: CallState,
+    state: CallState,
     waiting: Vec<Candidate>,
 }
 
 impl TestRule {
     fn new(rule: CompiledWebhook, names: &[&str]) -> TestRule {
-        let memory = CallState::from_status(None, &rule, 1, at_second(0));
+        let state = CallState::from_status(None, &rule, 1, at_second(0));
         let waiting = candidates_named(names);
         TestRule {
             rule,
-            memory,
+            state,
             waiting,
         }
     }
 
     fn plan(&mut self, now: Timestamp) -> Vec<CallAction> {
-        let staying: BTreeSet<_> = self.waiting.iter().cloned().collect();
-        self.memory
-            .plan_calls(&self.rule, now, &staying, &self.waiting)
+        let waiting: BTreeSet<_> = self.waiting.iter().cloned().collect();
+        self.state
+            .plan_calls(&self.rule, now, &waiting, &self.waiting)
             .actions
     }
 
@@ -86,48 +86,48 @@ impl TestRule {
     fn answered(
         &mut self,
         now: Timestamp,
-        asked: &[&str],
+        names: &[&str],
         outcome: Result<EndpointResponse, String>,
     ) {
-        self.memory
-            .record_answer(&self.rule, &candidates_named(asked), outcome, now, 0.0);
+        self.state
+            .record_answer(&self.rule, &candidates_named(names), outcome, now, 0.0);
     }
 
     /// Asks about all Pods, and records this result.
     fn ask_and_answer(&mut self, now: Timestamp, outcome: Result<EndpointResponse, String>) {
-        let asked = self.waiting.clone();
+        let waiting = self.waiting.clone();
         assert_eq!(
             self.plan_after_window(now),
-            [CallAction::Ask(asked.clone())]
+            [CallAction::Ask(waiting.clone())]
         );
-        self.memory
-            .record_answer(&self.rule, &asked, outcome, now, 0.0);
+        self.state
+            .record_answer(&self.rule, &waiting, outcome, now, 0.0);
     }
 
     fn reasons(&self) -> Vec<Option<String>> {
         self.waiting
             .iter()
-            .map(|c| self.memory.wait_reason(c))
+            .map(|c| self.state.wait_reason(c))
             .collect()
     }
 
     fn passed(&self) -> Vec<&str> {
-        let passed = self.waiting.iter().filter(|c| self.memory.has_passed(c));
+        let passed = self.waiting.iter().filter(|c| self.state.has_passed(c));
         passed.map(|c| c.name.as_str()).collect()
     }
 
     fn status(&self) -> WebhookStatus {
-        self.memory.stored_status().unwrap_or_default()
+        self.state.stored_status().unwrap_or_default()
     }
 
     /// Restores the state as a new leader does.
     fn restore_as_new_leader(&mut self, generation: i64, now: Timestamp) {
-        let status = self.memory.stored_status();
+        let status = self.state.stored_status();
         // The stored state must be equal to the state that is read back.
         let text = serde_json::to_string(&status).unwrap();
-        let read: Option<WebhookStatus> = serde_json::from_str(&text).unwrap();
-        assert_eq!(read, status);
-        self.memory = CallState::from_status(read.as_ref(), &self.rule, generation, now);
+        let parsed: Option<WebhookStatus> = serde_json::from_str(&text).unwrap();
+        assert_eq!(parsed, status);
+        self.state = CallState::from_status(parsed.as_ref(), &self.rule, generation, now);
     }
 }
 
@@ -136,8 +136,8 @@ fn pods_in_batch_window_are_asked_once_together() {
     let mut bench = TestRule::new(rule(json!({})), &["a"]);
     assert_eq!(bench.plan(at_second(0)), []);
     bench.waiting = candidates_named(&["b", "a"]);
-    let asked = [CallAction::Ask(candidates_named(&["a", "b"]))];
-    assert_eq!(bench.plan(at_second(1)), asked);
+    let expected = [CallAction::Ask(candidates_named(&["a", "b"]))];
+    assert_eq!(bench.plan(at_second(1)), expected);
     bench.waiting = candidates_named(&["b", "a", "c"]);
     assert_eq!(
         bench.plan_after_window(at_second(2)),
@@ -223,14 +223,14 @@ fn failure_follows_policy_and_is_retried_with_backoff() {
         &["a"],
         answer(json!({ "success": false })),
     );
-    assert_eq!(failing.memory.stored_status(), None, "nothing to tell");
+    assert_eq!(failing.state.stored_status(), None, "nothing to tell");
 }
 
 #[test]
 fn inconsistent_task_answers_hold_with_reason() {
     let long = json!({ "success": true, "poll": true });
     let with = |id: &str| json!({ "success": true, "poll": true, "taskId": id });
-    for (rule, given, why) in [
+    for (rule, answer_json, reason) in [
         (polled_rule("Ignore"), long, "Invalid empty taskID"),
         (polled_rule("Ignore"), with(" "), "Invalid empty taskID"),
         (
@@ -250,8 +250,8 @@ fn inconsistent_task_answers_hold_with_reason() {
         ),
     ] {
         let mut bench = TestRule::new(rule, &["a"]);
-        bench.ask_and_answer(at_second(0), answer(given));
-        assert_eq!(bench.reasons(), [Some(why.to_owned())]);
+        bench.ask_and_answer(at_second(0), answer(answer_json));
+        assert_eq!(bench.reasons(), [Some(reason.to_owned())]);
         assert_eq!(bench.plan_after_window(at_second(5)).len(), 1);
     }
 }
@@ -277,7 +277,7 @@ fn a_task_is_polled_until_it_has_let_all_pass() {
     let half =
         json!({ "success": true, "message": "half", "finishedNames": ["b", "a", "stranger"] });
     bench
-        .memory
+        .state
         .record_poll(&bench.rule, "t", progress(half), at_second(6));
     assert_eq!(bench.passed(), ["a", "b"]);
     assert_eq!(bench.reasons()[2], Some("Polling task t: half".into()));
@@ -287,10 +287,10 @@ fn a_task_is_polled_until_it_has_let_all_pass() {
         (&["c".to_owned()][..], &["a".to_owned(), "b".to_owned()][..])
     );
     assert_eq!(bench.plan(at_second(11)), poll);
-    let done = json!({ "success": true, "finished": true });
+    let finished = json!({ "success": true, "finished": true });
     bench
-        .memory
-        .record_poll(&bench.rule, "t", progress(done), at_second(12));
+        .state
+        .record_poll(&bench.rule, "t", progress(finished), at_second(12));
     assert_eq!(bench.passed(), ["a", "b", "c"]);
     let status = bench.status();
     assert!(status.task_states.is_empty());
@@ -306,7 +306,7 @@ fn finished_without_success_is_no_approval() {
         answer(json!({ "success": true, "poll": true, "taskId": "t" })),
     );
     bench.plan(at_second(5));
-    bench.memory.record_poll(
+    bench.state.record_poll(
         &bench.rule,
         "t",
         progress(json!({ "finished": true })),
@@ -326,7 +326,7 @@ fn stopped_task_moves_to_history_and_rest_is_asked_again() {
     bench.plan(at_second(5));
     let stop = json!({ "success": false, "stop": true, "message": "no", "finishedNames": ["a"] });
     bench
-        .memory
+        .state
         .record_poll(&bench.rule, "t", progress(stop), at_second(5));
     assert_eq!(bench.passed(), ["a"]);
     let history = bench.status().history;
@@ -359,21 +359,25 @@ fn a_poll_that_never_ends_times_out() {
                 "{policy}"
             );
             bench
-                .memory
+                .state
                 .record_poll(&bench.rule, "t", outcome.clone(), at_second(second));
             assert_eq!(bench.passed(), [""; 0]);
         }
-        let asked = bench.plan_after_window(at_second(60));
+        let actions = bench.plan_after_window(at_second(60));
         assert_eq!(bench.passed().len(), usize::from(passes), "{policy}");
-        assert_eq!(asked.len(), usize::from(!passes), "asked anew");
-        let ended = &bench.status().history[0].message;
-        assert!(ended.starts_with("Polling Timeout."), "{ended}");
-        assert_eq!(ended.contains("failurePolicy Ignore"), passes, "{ended}");
+        assert_eq!(actions.len(), usize::from(!passes), "asked anew");
+        let message = &bench.status().history[0].message;
+        assert!(message.starts_with("Polling Timeout."), "{message}");
+        assert_eq!(
+            message.contains("failurePolicy Ignore"),
+            passes,
+            "{message}"
+        );
         // A late answer has no effect.
-        let late = progress(json!({ "success": true, "finished": true }));
+        let late_answer = progress(json!({ "success": true, "finished": true }));
         bench
-            .memory
-            .record_poll(&bench.rule, "t", late, at_second(61));
+            .state
+            .record_poll(&bench.rule, "t", late_answer, at_second(61));
         assert_eq!(bench.passed().len(), usize::from(passes));
     }
 }
@@ -389,7 +393,7 @@ fn a_new_leader_goes_on_with_tasks_and_answers() {
         bench.plan_after_window(at_second(3)),
         [CallAction::Poll("t".into())]
     );
-    bench.memory.record_poll(
+    bench.state.record_poll(
         &bench.rule,
         "t",
         progress(json!({ "success": true, "finished": true })),
@@ -427,8 +431,8 @@ fn unbound_tasks_of_other_server_are_void() {
     let status =
         json!({ "taskStates": [{ "taskId": "t", "processing": ["a"], "approved": ["b"] }] });
     let status: WebhookStatus = serde_json::from_value(status).unwrap();
-    let memory = CallState::from_status(Some(&status), &rule(json!({})), 1, at_second(0));
-    assert!(!memory.has_passed(&candidate("b")) && !memory.is_pending(&candidate("a")));
+    let state = CallState::from_status(Some(&status), &rule(json!({})), 1, at_second(0));
+    assert!(!state.has_passed(&candidate("b")) && !state.is_pending(&candidate("a")));
 }
 
 #[test]
@@ -436,14 +440,17 @@ fn departed_operation_is_forgotten_and_new_one_is_asked() {
     let mut bench = TestRule::new(polled_rule("Ignore"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
     bench.ask_and_answer(at_second(0), answer(start));
-    let again = |name: &str| Candidate {
+    let later_operation = |name: &str| Candidate {
         since: "8".into(),
         ..candidate(name)
     };
-    bench.waiting = vec![again("a"), again("b")];
+    bench.waiting = vec![later_operation("a"), later_operation("b")];
     assert_eq!(
         bench.plan_after_window(at_second(1)),
-        [CallAction::Ask(vec![again("a"), again("b")])]
+        [CallAction::Ask(vec![
+            later_operation("a"),
+            later_operation("b")
+        ])]
     );
     let status = bench.status();
     assert!(status.passed.is_empty() && status.task_states.is_empty());
@@ -458,8 +465,8 @@ fn status_is_bounded_and_aging_causes_no_write() {
     let names: Vec<String> = (0..1_200).map(|n| format!("p{n:04}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut bench = TestRule::new(ignoring(), &names);
-    let asked = bench.plan_after_window(at_second(0));
-    assert!(matches!(&asked[..], [CallAction::Ask(who)] if who.len() == 500));
+    let actions = bench.plan_after_window(at_second(0));
+    assert!(matches!(&actions[..], [CallAction::Ask(candidates)] if candidates.len() == 500));
     bench.answered(at_second(0), &names[..500], Err("down".into()));
     assert_eq!(
         bench.plan_after_window(at_second(1)),
@@ -508,41 +515,41 @@ fn longest_candidate(index: usize) -> Candidate {
 }
 
 #[test]
-fn status_stays_within_its_share_whatever_endpoints_say() {
+fn status_stays_within_its_share() {
     let text = "<".repeat(2_000);
     // The shares of one of 64 rules with the longest name, of a part, and of a single rule.
     for share in [2_500, 64 * 1024, MAX_STATES_BYTES] {
         for policy in ["Fail", "Ignore"] {
             let mut bench = TestRule::new(polled_rule(policy), &[]);
-            bench.memory.set_share(share);
+            bench.state.set_share(share);
             bench.waiting = (0..1_000).map(longest_candidate).collect();
             let mut asked_about = 0;
             for round in 0..400 {
                 let now = at_second(round * 100);
                 let actions = bench.plan_after_window(now);
-                let asked = actions.into_iter().find_map(|action| match action {
-                    CallAction::Ask(asked) => Some(asked),
+                let candidates = actions.into_iter().find_map(|action| match action {
+                    CallAction::Ask(candidates) => Some(candidates),
                     CallAction::Poll(_) => None,
                 });
-                let outcome = match (&asked, round % 3) {
+                let outcome = match (&candidates, round % 3) {
                     (None, _) => break,
                     (_, 0) => answer(json!({ "success": true, "message": text, "poll": true,
                         "taskId": format!("{round:0>500}") })),
                     (_, 1) => Err(text.clone()),
-                    (Some(asked), _) => answer(json!({ "success": false, "message": text,
-                        "finishedNames": [asked[0].name] })),
+                    (Some(candidates), _) => answer(json!({ "success": false, "message": text,
+                        "finishedNames": [candidates[0].name] })),
                 };
-                let asked = asked.unwrap();
-                asked_about += asked.len();
+                let candidates = candidates.unwrap();
+                asked_about += candidates.len();
                 bench
-                    .memory
-                    .record_answer(&bench.rule, &asked, outcome, now, 0.5);
+                    .state
+                    .record_answer(&bench.rule, &candidates, outcome, now, 0.5);
                 let status = bench.status();
                 let size = size_limits::json_bytes(&status);
                 assert!(size <= share, "{size} of {share}: {}", status.omitted);
                 // Operations are never left out.
-                let kept = status.passed.len();
-                assert_eq!(kept, bench.passed().len(), "{}", status.omitted);
+                let stored_count = status.passed.len();
+                assert_eq!(stored_count, bench.passed().len(), "{}", status.omitted);
                 assert!(!status.omitted.contains(" tasks,"), "{}", status.omitted);
             }
             assert!(asked_about > 0, "{share}");
@@ -551,19 +558,26 @@ fn status_stays_within_its_share_whatever_endpoints_say() {
 }
 
 #[test]
-fn operations_without_room_say_why_they_wait() {
+fn operations_that_do_not_fit_report_their_wait() {
     let mut bench = TestRule::new(rule(json!({})), &[]);
-    bench.memory.set_share(4096);
+    bench.state.set_share(4096);
     bench.waiting = (0..100).map(longest_candidate).collect();
-    let asked = bench.plan_after_window(at_second(0));
-    let [CallAction::Ask(asked)] = &asked[..] else {
-        panic!("{asked:?}")
+    let actions = bench.plan_after_window(at_second(0));
+    let [CallAction::Ask(candidates)] = &actions[..] else {
+        panic!("{actions:?}")
     };
     let (first, last) = (&bench.waiting[0], &bench.waiting[99]);
-    assert!(asked.contains(first) && !asked.contains(last), "{asked:?}");
-    let why = |candidate| bench.memory.wait_reason(candidate).unwrap();
-    assert_eq!(why(first), UNANSWERED_MESSAGE);
-    assert!(why(last).contains("asked later"), "{}", why(last));
+    assert!(
+        candidates.contains(first) && !candidates.contains(last),
+        "{candidates:?}"
+    );
+    let wait_reason = |candidate| bench.state.wait_reason(candidate).unwrap();
+    assert_eq!(wait_reason(first), UNANSWERED_MESSAGE);
+    assert!(
+        wait_reason(last).contains("asked later"),
+        "{}",
+        wait_reason(last)
+    );
 }
 
 #[test]
@@ -579,12 +593,13 @@ fn status_of_earlier_version_is_cut_to_its_share() {
     }))
     .unwrap();
     for share in [0, 1_000, 100_000, 200_000] {
-        let mut memory = CallState::from_status(Some(&status), &rule(json!({})), 1, at_second(0));
-        memory.set_share(share);
-        let cut = memory.stored_status().unwrap();
+        let mut state = CallState::from_status(Some(&status), &rule(json!({})), 1, at_second(0));
+        state.set_share(share);
+        let cut = state.stored_status().unwrap();
         assert!(size_limits::json_bytes(&cut) <= share.max(300), "{share}");
         assert!(
-            cut.omitted.starts_with("left out for want of room: "),
+            cut.omitted
+                .starts_with("left out because the status is full: "),
             "{}",
             cut.omitted
         );
@@ -631,8 +646,8 @@ fn poll_urls_take_the_id_escaped_behind_what_is_there() {
 }
 
 #[test]
-fn what_can_not_be_compiled_names_the_field() {
-    for (webhook, why) in [
+fn rule_that_does_not_compile_names_the_field() {
+    for (webhook, start) in [
         (json!({}), "spec.rules[0].webhook.clientConfig: is required"),
         (
             json!({ "clientConfig": { "url": "a" } }),
@@ -662,8 +677,8 @@ fn what_can_not_be_compiled_names_the_field() {
         .unwrap();
         let set = RuleSet::compile(&object);
         assert!(
-            matches!(&set.rules[0].kind, RuleKind::Broken { why: found, .. } if found.starts_with(why)),
-            "{why}: {set:?}"
+            matches!(&set.rules[0].kind, RuleKind::Broken { reason, .. } if reason.starts_with(start)),
+            "{start}: {set:?}"
         );
     }
 }
@@ -691,41 +706,41 @@ proptest! {
         let mut bench = TestRule::new(polled_rule(if ignore { "Ignore" } else { "Fail" }), &names);
         let (mut now, mut in_flight, mut polling) = (0, None::<Vec<Candidate>>, BTreeSet::new());
         let mut allowed = BTreeSet::new();
-        for (what, bits, pause) in steps {
+        for (event, bits, pause) in steps {
             now += pause;
             let some: Vec<&str> = (0..4).filter(|n| bits >> n & 1 == 1).map(|n| names[n]).collect();
-            match what {
+            match event {
                 0 | 1 => for action in bench.plan_after_window(at_second(now)) {
                     match action {
-                        CallAction::Ask(who) => {
+                        CallAction::Ask(candidates) => {
                             prop_assert!(in_flight.is_none());
-                            prop_assert!(who.iter().all(|c| !bench.memory.has_passed(c)), "asked twice");
-                            in_flight = Some(who);
+                            prop_assert!(candidates.iter().all(|c| !bench.state.has_passed(c)), "asked twice");
+                            in_flight = Some(candidates);
                         }
                         CallAction::Poll(id) => prop_assert!(polling.insert(id), "polled twice at once"),
                     }
                 },
-                2..=4 => if let Some(asked) = in_flight.take() {
-                    let outcome = match what {
+                2..=4 => if let Some(candidates) = in_flight.take() {
+                    let outcome = match event {
                         2 => answer(json!({ "success": bits & 16 != 0, "finishedNames": some })),
                         3 => answer(json!({ "success": true, "poll": true, "taskId": (bits & 3).to_string(), "finishedNames": some })),
                         _ => Err("down".to_owned()),
                     };
-                    let all_pass = what == 2 && bits & 16 != 0 || what == 4 && ignore;
-                    let passing = asked.iter().filter(|c| all_pass || what != 4 && some.contains(&c.name.as_str()));
+                    let all_pass = event == 2 && bits & 16 != 0 || event == 4 && ignore;
+                    let passing = candidates.iter().filter(|c| all_pass || event != 4 && some.contains(&c.name.as_str()));
                     allowed.extend(passing.cloned());
-                    bench.memory.record_answer(&bench.rule, &asked, outcome, at_second(now), 0.5);
+                    bench.state.record_answer(&bench.rule, &candidates, outcome, at_second(now), 0.5);
                 },
                 5 | 6 => if let Some(id) = polling.pop_first() {
-                    let outcome = match what {
+                    let outcome = match event {
                         5 => progress(json!({ "success": bits & 16 != 0, "finished": bits & 32 != 0, "stop": bits & 64 != 0, "finishedNames": some })),
                         _ => Err("down".to_owned()),
                     };
                     let processing: Vec<_> = bench.status().task_states.into_iter().filter(|t| t.task_id == id).flat_map(|t| t.pods).collect();
-                    let all_pass = what == 5 && bits & 16 != 0 && bits & 32 != 0;
-                    let passing = processing.iter().filter(|c| all_pass || what == 5 && some.contains(&c.name.as_str()));
+                    let all_pass = event == 5 && bits & 16 != 0 && bits & 32 != 0;
+                    let passing = processing.iter().filter(|c| all_pass || event == 5 && some.contains(&c.name.as_str()));
                     allowed.extend(passing.cloned());
-                    bench.memory.record_poll(&bench.rule, &id, outcome, at_second(now));
+                    bench.state.record_poll(&bench.rule, &id, outcome, at_second(now));
                 },
                 _ => if in_flight.is_none() {
                     let before = bench.status();
@@ -736,10 +751,10 @@ proptest! {
             }
             let timed_out_in_ignored_failure = ignore; // then more may pass than the endpoint allowed
             for candidate in &bench.waiting {
-                let (passed, pending) = (bench.memory.has_passed(candidate), bench.memory.is_pending(candidate));
+                let (passed, pending) = (bench.state.has_passed(candidate), bench.state.is_pending(candidate));
                 prop_assert!(!(passed && pending), "{candidate:?} in two states");
                 prop_assert!(!passed || timed_out_in_ignored_failure || allowed.contains(candidate), "{candidate:?} passed by itself");
-                prop_assert_eq!(bench.memory.wait_reason(candidate).is_none(), passed);
+                prop_assert_eq!(bench.state.wait_reason(candidate).is_none(), passed);
             }
             let status = bench.status();
             let mut sorted = status.passed.clone();
@@ -766,10 +781,10 @@ fn failing_endpoint_is_backed_off_and_nobody_passes() {
             "its endpoint is asked later, since the last 5 calls failed: down".to_owned()
         )]
     );
-    let staying: BTreeSet<_> = bench.waiting.iter().cloned().collect();
+    let waiting: BTreeSet<_> = bench.waiting.iter().cloned().collect();
     let plan = bench
-        .memory
-        .plan_calls(&bench.rule, at_second(4), &staying, &bench.waiting);
+        .state
+        .plan_calls(&bench.rule, at_second(4), &waiting, &bench.waiting);
     assert!(
         plan.due
             .is_some_and(|due| due > at_second(4) && due <= at_second(20))
@@ -793,18 +808,18 @@ fn each_of_many_refused_operations_is_asked_about_again() {
     let mut times: std::collections::BTreeMap<String, usize> = Default::default();
     for round in 0..12 {
         for action in bench.plan_after_window(at_second(round * 7)) {
-            let CallAction::Ask(asked) = action else {
+            let CallAction::Ask(candidates) = action else {
                 panic!()
             };
-            for candidate in &asked {
+            for candidate in &candidates {
                 *times.entry(candidate.name.clone()).or_default() += 1;
             }
             let no = answer(json!({ "success": false }));
             // Each call takes longer than the retry time of refused operations.
             let then = at_second(round * 7 + 6);
             bench
-                .memory
-                .record_answer(&bench.rule, &asked, no, then, 0.0);
+                .state
+                .record_answer(&bench.rule, &candidates, no, then, 0.0);
         }
     }
     assert_eq!(times.len(), 1_300);
@@ -816,23 +831,23 @@ fn unrelated_object_change_keeps_known_verdicts() {
     let mut bench = TestRule::new(polled_rule("Fail"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
     bench.ask_and_answer(at_second(0), answer(start));
-    bench.memory.follow_generation(&bench.rule, 2, at_second(1));
+    bench.state.follow_generation(&bench.rule, 2, at_second(1));
     assert_eq!(bench.passed(), ["a"]);
-    assert!(bench.memory.is_pending(&candidate("b")));
+    assert!(bench.state.is_pending(&candidate("b")));
     bench.restore_as_new_leader(3, at_second(2));
     assert_eq!(bench.passed(), ["a"]);
-    assert!(bench.memory.is_pending(&candidate("b")));
+    assert!(bench.state.is_pending(&candidate("b")));
 
     for change in [
         json!({ "clientConfig": { "url": "http://b" } }),
         json!({ "failurePolicy": "Ignore" }),
         json!({ "parameters": [{ "key": "k", "value": "v" }] }),
     ] {
-        let mut memory = bench.memory.clone();
+        let mut state = bench.state.clone();
         let mut config = json!({ "failurePolicy": "Fail" });
         json_patch::merge(&mut config, &change);
-        memory.follow_generation(&rule(config), 4, at_second(3));
-        assert!(!memory.has_passed(&candidate("a")), "{change}");
+        state.follow_generation(&rule(config), 4, at_second(3));
+        assert!(!state.has_passed(&candidate("a")), "{change}");
     }
 }
 
@@ -841,9 +856,9 @@ fn status_without_a_hash_counts_for_its_generation() {
     let stored = json!({ "generation": 1, "passed": [candidate("a")] });
     let stored: WebhookStatus = serde_json::from_value(stored).unwrap();
     for (generation, counts) in [(1, true), (2, false)] {
-        let memory =
+        let state =
             CallState::from_status(Some(&stored), &rule(json!({})), generation, at_second(0));
-        assert_eq!(memory.has_passed(&candidate("a")), counts, "{generation}");
+        assert_eq!(state.has_passed(&candidate("a")), counts, "{generation}");
     }
 }
 
@@ -857,12 +872,12 @@ fn unreadable_ca_bundle_verifies_nothing() {
 
 #[test]
 fn failure_is_cleared_once_nobody_waits_except_ignore() {
-    for (rule, told) in [(rule(json!({})), ""), (ignoring(), "down")] {
+    for (rule, failure) in [(rule(json!({})), ""), (ignoring(), "down")] {
         let mut bench = TestRule::new(rule, &["a"]);
         bench.ask_and_answer(at_second(0), Err("down".into()));
         assert_eq!(bench.status().failing, "down");
         bench.waiting.clear();
         bench.plan(at_second(1));
-        assert_eq!(bench.status().failing, told);
+        assert_eq!(bench.status().failing, failure);
     }
 }

@@ -21,12 +21,12 @@ impl EndpointVerdicts {
         let passed = states.filter_map(|state| {
             let webhook = state.webhook_status.as_ref()?;
             let rule = rules.rules.iter().find(|rule| rule.id == state.name)?;
-            let RuleKind::Webhook(asks) = &rule.kind else {
+            let RuleKind::Webhook(compiled) = &rule.kind else {
                 return None;
             };
-            let counts = webhook.is_current_for(&asks.fingerprint, rules.generation)
+            let is_valid = webhook.is_current_for(&compiled.fingerprint, rules.generation)
                 && !webhook.passed.is_empty();
-            counts.then(|| (state.name.clone(), webhook.passed.iter().cloned().collect()))
+            is_valid.then(|| (state.name.clone(), webhook.passed.iter().cloned().collect()))
         });
         EndpointVerdicts {
             passed: passed.collect(),

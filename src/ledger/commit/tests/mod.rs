@@ -21,7 +21,7 @@ use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::size_limits::MAX_LEDGER_BYTES;
 use crate::domain::inplace::{self, ContainerBefore};
 use crate::domain::pending_disruption::PendingDisruption;
-use crate::domain::pod::{Condition, Pod, RESIZE_PENDING, Resources};
+use crate::domain::pod::{Pod, PodCondition, RESIZE_PENDING, Resources};
 use crate::domain::rules::RuleSet;
 use crate::ledger::evidence::LAPSE_MARGIN;
 use crate::ledger::protocol::{BudgetView, ClaimOperation, ClaimRequest};
@@ -1078,12 +1078,12 @@ fn after_deferred(memory: u64, is_bypassed: bool) -> Disruption {
     let mut next = resize("run-1", true, memory);
     let mut pod = (*next.pod).clone();
     pod.spec.containers[0].resources = json!({ "requests": { "memory": "2" } });
-    pod.status.conditions.push(Condition {
+    pod.status.conditions.push(PodCondition {
         type_: RESIZE_PENDING.into(),
         status: "True".into(),
         reason: "Deferred".into(),
         observed_generation: 1,
-        ..Condition::default()
+        ..PodCondition::default()
     });
     next.pod = Arc::new(pod);
     next.bypassed_rules.retain(|_| is_bypassed);

@@ -14,7 +14,7 @@ use crate::domain::lifecycle::{
     validate,
 };
 use crate::domain::pod::{
-    Condition, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING, ReadinessGate, Resources, WaitingState,
+    Pod, PodCondition, RESIZE_IN_PROGRESS, RESIZE_PENDING, ReadinessGate, Resources, WaitingState,
 };
 
 /// The reaction of a node to a resize.
@@ -300,19 +300,19 @@ impl World {
         // A kubelet does not evaluate an infeasible resize again, and its condition keeps the generation of that
         // resize.
         let is_known =
-            |c: &Condition| c.reason == "Infeasible" && c.message.as_ref() == Some(&requested);
+            |c: &PodCondition| c.reason == "Infeasible" && c.message.as_ref() == Some(&requested);
         if differs && conditions.iter().any(is_known) {
             return;
         }
         conditions.retain(|c| !is_of_resize(c));
         let mut pending = |type_: &str, reason: &str| {
-            conditions.push(Condition {
+            conditions.push(PodCondition {
                 type_: type_.to_owned(),
                 status: "True".to_owned(),
                 reason: reason.to_owned(),
                 message: Some(requested.clone()),
                 observed_generation: generation,
-                ..Condition::default()
+                ..PodCondition::default()
             });
         };
         match resizing {
@@ -364,9 +364,9 @@ impl World {
     fn set_condition(&self, pod: &mut Pod, type_: &str, status: &str) {
         let conditions = &mut pod.status.conditions;
         if !conditions.iter().any(|c| c.type_ == type_) {
-            conditions.push(Condition {
+            conditions.push(PodCondition {
                 type_: type_.to_owned(),
-                ..Condition::default()
+                ..PodCondition::default()
             });
         }
         let mut conditions = conditions.iter_mut();
@@ -483,6 +483,6 @@ impl World {
     }
 }
 
-fn is_of_resize(condition: &Condition) -> bool {
+fn is_of_resize(condition: &PodCondition) -> bool {
     [RESIZE_PENDING, RESIZE_IN_PROGRESS].contains(&condition.type_.as_str())
 }
