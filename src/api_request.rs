@@ -48,7 +48,7 @@ impl From<Error> for ApiFailure {
 /// Awaits a request until `deadline`.
 ///
 /// # Errors
-/// [`Failure`]. [`Failure::NoAnswer`] has the time from the call of this function to the deadline.
+/// [`ApiFailure`]. [`ApiFailure::NoAnswer`] has the time from the call of this function to the deadline.
 pub async fn by<T>(
     deadline: Instant,
     request: impl Future<Output = Result<T, Error>>,
@@ -63,7 +63,7 @@ pub async fn by<T>(
 /// Awaits a request for at most `limit`.
 ///
 /// # Errors
-/// [`Failure`], the same as for [`by`].
+/// [`ApiFailure`], the same as for [`by`].
 pub async fn within<T>(
     limit: Duration,
     request: impl Future<Output = Result<T, Error>>,

@@ -54,11 +54,11 @@ fn every_citation_resolves() {
 #[test]
 fn no_section_and_no_quirk_is_defined_twice() {
     let text = fs::read_to_string(root().join(CONTRACT)).unwrap();
-    let mut seen = BTreeSet::new();
+    let mut known = BTreeSet::new();
     let twice: Vec<_> = text
         .lines()
         .filter_map(defined)
-        .filter(|id| !seen.insert(*id))
+        .filter(|id| !known.insert(*id))
         .collect();
     let none: Vec<&str> = Vec::new();
     assert_eq!(twice, none, "in {CONTRACT}");
@@ -196,86 +196,134 @@ fn defined(line: &str) -> Option<&str> {
 fn read(known: &Known, file: &str, text: &str) -> Found {
     let mut found = Found::default();
     let words = words(text);
+    let mut previous = "";
     for (at, (line, word)) in words.iter().enumerate() {
-        let marks = ["contract", "Contract", "ADR", "docs/", "Q"];
-        if !marks.iter().any(|mark| word.contains(mark)) {
-            continue; // most words; the rest of the loop takes long
-        }
-        let next = |n: usize| words.get(at + n).map_or("", |(_, word)| *word);
-        let previous = at.checked_sub(1).map_or("", |at| words[at].1);
-        let is_defined = file == CONTRACT && previous == "|";
-        let mut wrong = |what: String| found.errors.push(format!("{file}:{line}: {what}"));
-
-        let bare = opened(word);
-        if bare == "contract" || bare == "Contract" {
-            let cited = match next(1) {
-                "section" | "sections" => id(next(2)),
-                next => id(next),
+        let hints = ["contract", "Contract", "ADR", "docs/", "Q"];
+        // Most words contain no hint, and the rest of the loop takes long.
+        if hints.iter().any(|hint| word.contains(hint)) {
+            let next = |n: usize| words.get(at + n).map_or("", |(_, word)| *word);
+            let context = Context {
+                previous,
+                next: [next(1), next(2), next(3)],
+                is_definition: file == CONTRACT && previous == "|",
             };
-            if cited.is_empty() {
-                // the word in its own meaning
-            } else if bare == "Contract" || next(1).starts_with("section") {
-                wrong(format!("write `contract {cited}`"));
-            } else if !known.contract.contains(cited) {
-                let kind = if cited.starts_with('Q') {
-                    "quirk"
-                } else {
-                    "section"
-                };
-                wrong(format!("no {kind} {cited} in {CONTRACT}"));
-            } else if let Some(more) = continued(next(1), next(2), next(3)) {
-                wrong(format!("write `contract {more}`"));
-            }
-            found.contract += usize::from(!cited.is_empty());
-        } else {
-            for (n, part) in word
-                .split(|c: char| !c.is_alphanumeric() && c != '_')
-                .enumerate()
-            {
-                let is_cited = opened(previous) == "contract" && n == 0;
-                if !part.is_empty() && quirk(part) == part && !is_cited && !is_defined {
-                    wrong(format!("write `contract {part}`"));
-                }
-            }
+            let mut errors = read_contract_citation(known, word, &context, &mut found);
+            errors.extend(read_adr_citation(known, word, &context, &mut found));
+            errors.extend(read_document_paths(known, word, &mut found));
+            let place = |error| format!("{file}:{line}: {error}");
+            found.errors.extend(errors.into_iter().map(place));
         }
-
-        let mut wrong = |what: String| found.errors.push(format!("{file}:{line}: {what}"));
-        let number = digits(next(1));
-        if bare == "ADR" && !number.is_empty() {
-            found.adr += 1;
-            if !has_adr(known, number) {
-                wrong(format!("no ADR {number} in docs/adr"));
-            }
-        } else if bare == "ADRs" && !number.is_empty() {
-            wrong(format!("write `ADR {number}` for each"));
-        }
-        for path in documents(word) {
-            found.files += 1;
-            match path.strip_prefix("docs/adr/") {
-                Some(number) if number.len() == 4 && digits(number) == number => {
-                    if !has_adr(known, number) {
-                        let number = number.trim_start_matches('0');
-                        wrong(format!("no ADR {number} in docs/adr"));
-                    }
-                }
-                _ if root().join(path).is_file() => {}
-                _ => wrong(format!("no file {path}")),
-            }
-        }
+        previous = word;
     }
     if Path::new(file).extension().is_some_and(|e| e == "md") {
-        for (line, text) in text.lines().enumerate() {
-            for target in links(text) {
-                found.files += 1;
-                let from = Path::new(file).parent().unwrap_or(Path::new(""));
-                if !root().join(from).join(target).exists() {
-                    let error = format!("{file}:{}: no target of the link {target}", line + 1);
-                    found.errors.push(error);
+        read_links(file, text, &mut found);
+    }
+    found
+}
+
+/// The words around a word.
+struct Context<'a> {
+    previous: &'a str,
+    next: [&'a str; 3],
+    /// The word begins a row of the contract that defines a quirk.
+    is_definition: bool,
+}
+
+/// Reads `contract 6.8` and `contract Q45`. Returns the errors of the citation, and of a quirk without the word `contract`.
+fn read_contract_citation(
+    known: &Known,
+    word: &str,
+    context: &Context<'_>,
+    found: &mut Found,
+) -> Vec<String> {
+    let [next, after, third] = context.next;
+    let bare = opened(word);
+    if bare != "contract" && bare != "Contract" {
+        return bare_quirks(word, context);
+    }
+    let cited = match next {
+        "section" | "sections" => id(after),
+        next => id(next),
+    };
+    if cited.is_empty() {
+        return Vec::new(); // the word in its own meaning
+    }
+    found.contract += 1;
+    let error = if bare == "Contract" || next.starts_with("section") {
+        Some(format!("write `contract {cited}`"))
+    } else if !known.contract.contains(cited) {
+        let kind = match cited.starts_with('Q') {
+            true => "quirk",
+            false => "section",
+        };
+        Some(format!("no {kind} {cited} in {CONTRACT}"))
+    } else {
+        continued(next, after, third).map(|more| format!("write `contract {more}`"))
+    };
+    error.into_iter().collect()
+}
+
+/// Errors for each quirk in a word that has no `contract` before it.
+fn bare_quirks(word: &str, context: &Context<'_>) -> Vec<String> {
+    let parts = word.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let bare = parts.enumerate().filter(|(n, part)| {
+        let is_cited = opened(context.previous) == "contract" && *n == 0;
+        !part.is_empty() && quirk(part) == *part && !is_cited && !context.is_definition
+    });
+    bare.map(|(_, part)| format!("write `contract {part}`"))
+        .collect()
+}
+
+/// Reads `ADR 9`.
+fn read_adr_citation(
+    known: &Known,
+    word: &str,
+    context: &Context<'_>,
+    found: &mut Found,
+) -> Option<String> {
+    let number = digits(context.next[0]);
+    match opened(word) {
+        _ if number.is_empty() => None,
+        "ADR" => {
+            found.adr += 1;
+            (!has_adr(known, number)).then(|| format!("no ADR {number} in docs/adr"))
+        }
+        "ADRs" => Some(format!("write `ADR {number}` for each")),
+        _ => None,
+    }
+}
+
+/// Reads the paths of documents in a word.
+fn read_document_paths(known: &Known, word: &str, found: &mut Found) -> Vec<String> {
+    let mut errors = Vec::new();
+    for path in documents(word) {
+        found.files += 1;
+        match path.strip_prefix("docs/adr/") {
+            Some(number) if number.len() == 4 && digits(number) == number => {
+                if !has_adr(known, number) {
+                    let number = number.trim_start_matches('0');
+                    errors.push(format!("no ADR {number} in docs/adr"));
                 }
+            }
+            _ if root().join(path).is_file() => {}
+            _ => errors.push(format!("no file {path}")),
+        }
+    }
+    errors
+}
+
+/// Reads the links of a Markdown file.
+fn read_links(file: &str, text: &str, found: &mut Found) {
+    for (line, text) in text.lines().enumerate() {
+        for target in links(text) {
+            found.files += 1;
+            let from = Path::new(file).parent().unwrap_or(Path::new(""));
+            if !root().join(from).join(target).exists() {
+                let error = format!("{file}:{}: no target of the link {target}", line + 1);
+                found.errors.push(error);
             }
         }
     }
-    found
 }
 
 fn has_adr(known: &Known, number: &str) -> bool {

@@ -1,4 +1,4 @@
-//! What the fuzz targets are known to need or have stumbled over, replayed.
+//! Replays the corpus of the fuzz targets: inputs of real shapes, and inputs that once failed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use targets::TARGETS;
 #[path = "../fuzz/targets/mod.rs"]
 mod targets;
 
-/// All of the corpus; it is for review by people, not an archive.
+/// Limit for the whole corpus, which people review.
 const MOST_BYTES: u64 = 300_000;
 
 fn corpus() -> PathBuf {

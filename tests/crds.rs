@@ -57,13 +57,13 @@ fn changed_definitions_have_a_new_revision() {
         assert_eq!(
             revision,
             crd::CRD_REVISION,
-            "nothing changed: set crd::REVISION back"
+            "nothing changed: set CRD_REVISION in src/api/crd.rs back"
         );
         return;
     }
     assert!(
         crd::CRD_REVISION > revision,
-        "the CRDs changed: raise crd::REVISION above {revision} in src/api/crd.rs, then run UPDATE=1 cargo test --test crds"
+        "the CRDs changed: raise CRD_REVISION above {revision} in src/api/crd.rs, then run UPDATE=1 cargo test --test crds"
     );
     assert!(
         std::env::var_os("UPDATE").is_some(),

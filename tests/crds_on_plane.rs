@@ -111,7 +111,7 @@ async fn run(api: &Api<DynamicObject>, case: &Case, index: usize) -> Result<(), 
             .create(&PostParams::default(), &object(case, index, create))
             .await;
         if case.patch.is_none() {
-            kept(create, &serde_json::to_value(created?).unwrap(), &case.name);
+            assert_stored(create, &serde_json::to_value(created?).unwrap(), &case.name);
             return Ok(());
         }
         created.expect("what is created before the patch is good");
@@ -129,11 +129,11 @@ async fn run(api: &Api<DynamicObject>, case: &Case, index: usize) -> Result<(), 
 }
 
 /// Everything that was sent is stored, but nulls where the schema knows the field.
-fn kept(sent: &Value, stored: &Value, case: &str) {
+fn assert_stored(sent: &Value, stored: &Value, case: &str) {
     match (sent, stored) {
         (Value::Object(sent), Value::Object(stored)) => {
             for (key, value) in sent.iter().filter(|(_, v)| !v.is_null()) {
-                kept(
+                assert_stored(
                     value,
                     stored
                         .get(key)
@@ -142,14 +142,15 @@ fn kept(sent: &Value, stored: &Value, case: &str) {
                 );
             }
         }
-        (Value::Array(sent), Value::Array(stored)) => {
-            sent.iter().zip(stored).for_each(|(a, b)| kept(a, b, case))
-        }
+        (Value::Array(sent), Value::Array(stored)) => sent
+            .iter()
+            .zip(stored)
+            .for_each(|(a, b)| assert_stored(a, b, case)),
         (sent, stored) => assert_eq!(sent, stored, "{case}"),
     }
 }
 
-/// Every object, odd as it may be, reads as its type.
+/// Every stored object can be read as its type.
 async fn readable(client: &Client, namespace: &str) {
     use operating::api::{
         collaset, operationjob, poddecoration, podtransitionrule, resourcecontext,
@@ -275,10 +276,10 @@ fn claim(index: usize, name: usize, containers: usize) -> (Claim, usize) {
 
 /// A status of which every part is as large as the server lets it become.
 fn full_status(name: usize, containers: usize) -> (PodTransitionRuleStatus, usize) {
-    let mut left = MAX_LEDGER_BYTES;
+    let mut remaining_bytes = MAX_LEDGER_BYTES;
     let fits = |(_, bytes): &(Claim, usize)| {
-        let fits = *bytes <= left;
-        left = left.saturating_sub(*bytes);
+        let fits = *bytes <= remaining_bytes;
+        remaining_bytes = remaining_bytes.saturating_sub(*bytes);
         fits
     };
     let claims = (0..).map(|index| claim(index, name, containers));

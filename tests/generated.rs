@@ -1,4 +1,4 @@
-//! Generated files are what the code says. `UPDATE=1 cargo test --test generated` rewrites them.
+//! Generated files equal what the code generates. `UPDATE=1 cargo test --test generated` rewrites them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::Path;

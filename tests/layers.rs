@@ -1,14 +1,18 @@
-//! The layers of the library point one way, each using only those before it; the rooms beside them (`tls`,
-//! `telemetry`) belong to the outer layers, and `tasks` uses none of them. Read off the sources, tests in them included.
+//! Each layer of the library uses only the layers before it. `tls` and `telemetry` serve the outer layers, and `tasks`
+//! uses no other layer. These tests read the sources, including the unit tests in them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod source_files;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use source_files::library_sources;
 
 const INNER: &[&str] = &["api", "api_request", "domain", "ledger", "cluster", "tasks"];
 
-/// Every layer, and what of the others it may use: a module, or a path below one.
+/// Every layer, and the modules or paths of other layers that it may use.
 const LAYERS: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("api_request", &[]),
@@ -42,8 +46,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What a layer may not mention at all. `api` declares kinds by kube's derive, hence may name it; `domain` is given
-/// time and identity and waits for nothing; `ledger` reaches the cluster through its store alone.
+/// Names that a layer may not mention at all. `api` may name kube, because kube's derive macro declares the kinds.
+/// `domain` gets time and identity as arguments and never waits. `ledger` reaches the cluster only through its store.
 const BANNED: &[(&str, &[&str])] = &[
     ("api", &["tokio"]),
     (
@@ -64,30 +68,24 @@ const BANNED: &[(&str, &[&str])] = &[
 
 #[test]
 fn every_layer_uses_only_those_before_it() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut seen = BTreeSet::new();
+    let mut layers = BTreeSet::new();
     let mut bad = Vec::new();
-    for file in sources(&src) {
-        let inside = file.strip_prefix(&src).unwrap();
-        let names: Vec<_> = inside.iter().map(|name| name.to_str().unwrap()).collect();
+    for file in library_sources() {
+        let names = file.path.iter().map(|name| name.to_str().unwrap());
+        let names: Vec<_> = names.collect();
         if matches!(names[..], ["lib.rs" | "main.rs" | "fuzzing.rs"]) {
             continue;
         }
         let layer = names[0].trim_end_matches(".rs");
         let depth = names.len() - usize::from(names.ends_with(&["mod.rs"]));
-        let text = fs::read_to_string(&file).unwrap();
-        let found = violations(layer, depth, &text);
-        bad.extend(
-            found
-                .into_iter()
-                .map(|what| format!("{}: {what}", inside.display())),
-        );
-        seen.insert(layer.to_owned());
+        let found = violations(layer, depth, &file.text).into_iter();
+        bad.extend(found.map(|violation| format!("{}: {violation}", file.path.display())));
+        layers.insert(layer.to_owned());
     }
     assert!(bad.is_empty(), "against the layers:\n{}", bad.join("\n"));
     let known: BTreeSet<_> = LAYERS.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(
-        seen, known,
+        layers, known,
         "give every directory of src a place in tests/layers.rs"
     );
 }
@@ -170,7 +168,7 @@ fn a_planted_violation_is_found() {
     ] {
         let all = violations(layer, depth, source);
         assert!(
-            all.iter().any(|what| what == found),
+            all.iter().any(|violation| violation == found),
             "{layer}: {source}: {all:?}"
         );
     }
@@ -268,14 +266,12 @@ const BEGINNINGS: &[(&str, usize, &str)] = &[
 
 #[test]
 fn tasks_begin_where_their_end_is_noticed() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
-    for file in sources(&src) {
-        let inside = file.strip_prefix(&src).unwrap().to_str().unwrap();
-        let text = fs::read_to_string(&file).unwrap();
-        let count = beginnings(&text);
-        if count > 0 && !inside.contains("/tests/") && !inside.ends_with("/tests.rs") {
-            found.push((inside.to_owned(), count));
+    for file in library_sources() {
+        let path = file.path.to_str().unwrap();
+        let count = beginnings(&file.text);
+        if count > 0 && !path.contains("/tests/") && !path.ends_with("/tests.rs") {
+            found.push((path.to_owned(), count));
         }
     }
     found.sort();
@@ -286,7 +282,7 @@ fn tasks_begin_where_their_end_is_noticed() {
     known.sort();
     assert_eq!(
         found, known,
-        "start tasks by Supervisor::spawn_supervised, or say in BEGINNINGS who notices that one has ended"
+        "start tasks with Supervisor::spawn_supervised, or add an entry to BEGINNINGS that says who notices their end"
     );
 }
 
@@ -341,20 +337,6 @@ fn no_release_has_faults_on_purpose() {
         let mut windows = binary.windows(name.len());
         assert!(!windows.any(|window| window == name.as_bytes()));
     }
-}
-
-/// Every Rust file below a directory.
-fn sources(directory: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files.extend(sources(&path));
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            files.push(path);
-        }
-    }
-    files
 }
 
 /// What the source of a module in `layer`, `depth` modules below the crate root, may not say.

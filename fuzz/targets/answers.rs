@@ -11,16 +11,16 @@ use operating::domain::rules::webhook::{
 
 use super::choice;
 
-/// The first byte chooses the rule. Each further line is what comes in answer to the next call that is due: `a` and an
-/// answer, `p` and one to a poll, anything else a call that failed.
+/// The first byte chooses the rule. Each further line is the answer to the next call that is due: `a` and an answer, `p` and
+/// an answer to a poll, or else a failed call.
 ///
 /// A Pod passes only if an answer says so, or if calls fail under a rule that ignores failures. What is stored of it is
 /// bounded, and restores the same.
 pub fn run(data: &[u8]) {
-    let Some((way, data)) = choice(data, 4) else {
+    let Some((flags, data)) = choice(data, 4) else {
         return;
     };
-    let rule = webhook(way & 1 != 0, way & 2 != 0);
+    let rule = webhook(flags & 1 != 0, flags & 2 != 0);
     let all = ["web-1", "web-2", "web-3"].map(candidate);
     let staying: BTreeSet<Candidate> = all.iter().cloned().collect();
     let mut memory = CallState::default();
@@ -33,32 +33,35 @@ pub fn run(data: &[u8]) {
                 return;
             };
             let before = passed(&memory, &all);
-            let said = match action {
+            let approval = match action {
                 CallAction::Ask(asked) => answered(&mut memory, &rule, &asked, line, now),
                 CallAction::Poll(id) => polled(&mut memory, &rule, &id, line, now),
             };
             for candidate in passed(&memory, &all).difference(&before) {
-                assert!(said.lets(candidate), "{candidate} passed by {said:?}");
+                assert!(
+                    approval.lets(candidate),
+                    "{candidate} passed by {approval:?}"
+                );
             }
             stored(&memory, &rule, &all, now);
         }
     }
 }
 
-/// What was said.
+/// The Pods that an answer approves.
 #[derive(Debug)]
-enum Said {
+enum Approval {
     All,
     These(Vec<String>),
     Nothing,
 }
 
-impl Said {
+impl Approval {
     fn lets(&self, name: &str) -> bool {
         match self {
-            Said::All => true,
-            Said::These(names) => names.iter().any(|n| n == name),
-            Said::Nothing => false,
+            Approval::All => true,
+            Approval::These(names) => names.iter().any(|n| n == name),
+            Approval::Nothing => false,
         }
     }
 }
@@ -69,19 +72,19 @@ fn answered(
     asked: &[Candidate],
     line: &[u8],
     now: Timestamp,
-) -> Said {
+) -> Approval {
     let answer = match line.split_first() {
         Some((b'a', body)) => parse_response::<EndpointResponse>(body),
         _ => Err("the call failed".to_owned()),
     };
-    let said = match &answer {
-        Ok(answer) if answer.success && !answer.is_long() => Said::All,
-        Ok(answer) => Said::These(answer.finished_names.clone()),
-        Err(_) if !rule.fail => Said::All,
-        Err(_) => Said::Nothing,
+    let approval = match &answer {
+        Ok(answer) if answer.success && !answer.is_long() => Approval::All,
+        Ok(answer) => Approval::These(answer.finished_names.clone()),
+        Err(_) if !rule.fail => Approval::All,
+        Err(_) => Approval::Nothing,
     };
     memory.record_answer(rule, asked, answer, now, 0.0);
-    said
+    approval
 }
 
 fn polled(
@@ -90,18 +93,18 @@ fn polled(
     id: &str,
     line: &[u8],
     now: Timestamp,
-) -> Said {
+) -> Approval {
     let progress = match line.split_first() {
         Some((b'p', body)) => parse_response::<Progress>(body),
         _ => Err("the poll failed".to_owned()),
     };
-    let said = match &progress {
-        Ok(progress) if progress.success && progress.finished => Said::All,
-        Ok(progress) => Said::These(progress.finished_names.clone()),
-        Err(_) => Said::Nothing,
+    let approval = match &progress {
+        Ok(progress) if progress.success && progress.finished => Approval::All,
+        Ok(progress) => Approval::These(progress.finished_names.clone()),
+        Err(_) => Approval::Nothing,
     };
     memory.record_poll(rule, id, progress, now);
-    said
+    approval
 }
 
 fn passed(memory: &CallState, all: &[Candidate]) -> BTreeSet<String> {

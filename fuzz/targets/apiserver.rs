@@ -1,4 +1,4 @@
-//! An API server that notes what it is asked for, and answers as a target chooses.
+//! An API server that records its requests, and answers as a target chooses.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 /// How requests are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
-    /// Everything is there, and writes are stored.
+    /// Every object exists, and writes are stored.
     Willing,
-    /// Everything is there. Writes are answered as if they were stored, and are not: somebody takes them back.
+    /// Every object exists. The answer to a write shows the change, but the change is not stored.
     Deaf,
     /// 403.
     Refusing,
     /// 404.
     Empty,
-    /// 200, and something that is no object.
+    /// 200, with a body that is no object.
     Garbled,
 }
 
@@ -40,14 +40,15 @@ pub struct Stored {
 /// A client of such a server.
 pub fn client(mood: Mood, stored: Stored) -> (Client, Asked) {
     let asked = Asked::default();
-    let seen = Arc::clone(&asked);
+    let requests = Arc::clone(&asked);
     let stored = Arc::new(Mutex::new(stored));
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (stored, seen) = (Arc::clone(&stored), Arc::clone(&seen));
+        let (stored, requests) = (Arc::clone(&stored), Arc::clone(&requests));
         async move {
             let (parts, body) = request.into_parts();
             let body = body.collect_bytes().await.unwrap_or_default();
-            seen.lock()
+            requests
+                .lock()
                 .push(format!("{} {}{}", parts.method, parts.uri, options(&body)));
             let path = parts.uri.path();
             let answer = match mood {

@@ -13,13 +13,13 @@ use rustls_pki_types::CertificateDer;
 
 use super::choice;
 
-/// The first byte says whether the rest is PEM, or the DER of one certificate. What can't be used is refused; a pair that
-/// can has a leaf and a time.
+/// The first byte says whether the rest is PEM, or the DER of one certificate. Unusable data are refused, and a usable pair
+/// has a leaf and a time.
 pub fn run(data: &[u8]) {
-    let Some((way, data)) = choice(data, 2) else {
+    let Some((encoding, data)) = choice(data, 2) else {
         return;
     };
-    let pem = match way {
+    let pem = match encoding {
         0 => data.to_vec(),
         _ => pem::encode(&pem::Pem::new("CERTIFICATE", data)).into_bytes(),
     };
@@ -45,7 +45,8 @@ pub fn run(data: &[u8]) {
     let _ = endpoint::ca_bundle_error(&text, "caBundle");
 }
 
-/// A file of authorities, and somebody who calls with one of them, or with any bytes, and has no name that is let in.
+/// Reads a file of authorities. A client that presents an authority or arbitrary bytes may not call, because its name is not
+/// allowed.
 fn callers(pem: &[u8], roots: &[CertificateDer<'static>], data: &[u8]) {
     let file = std::env::temp_dir().join(format!("operating-fuzz-{}.pem", std::process::id()));
     if fs::write(&file, pem).is_err() {

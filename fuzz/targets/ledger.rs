@@ -43,8 +43,11 @@ pub fn run(data: &[u8]) {
     let Some((again, written)) = sent.as_ref().and_then(stored_as) else {
         panic!("it is not written so that it can be read: {claims:?}");
     };
-    for of in words(&stored).keys() {
-        assert!(words(&written).contains_key(of), "{of:?} is gone");
+    for of in claims_by_operation(&stored).keys() {
+        assert!(
+            claims_by_operation(&written).contains_key(of),
+            "{of:?} is gone"
+        );
     }
     let again = RuleSnapshot::from_rule_object(&again, None, SkipAnnotation::default());
     assert!(again.claims.claims.keys().eq(claims.claims.keys()));
@@ -53,7 +56,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// The words that are stored for one Pod, those of operations that are not known last; how many they are.
-fn words(ledger: &Ledger) -> BTreeMap<(String, ClaimOperation), usize> {
+fn claims_by_operation(ledger: &Ledger) -> BTreeMap<(String, ClaimOperation), usize> {
     let mut all = BTreeMap::new();
     for claim in &ledger.claims {
         let operation = ClaimOperation::parse(&claim.operation);
@@ -76,12 +79,12 @@ fn stored_as(ledger: &Value) -> Option<(PodTransitionRule, Ledger)> {
 /// The ledger that a replica writes with these claims.
 fn written(snapshot: &RuleSnapshot) -> Option<Value> {
     let sent = Arc::new(Mutex::new(None));
-    let seen = Arc::clone(&sent);
+    let body_slot = Arc::clone(&sent);
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let seen = Arc::clone(&seen);
+        let body_slot = Arc::clone(&body_slot);
         async move {
             let body = request.into_body().collect_bytes().await;
-            *seen.lock() = body.ok().and_then(|body| read::<Value>(&body));
+            *body_slot.lock() = body.ok().and_then(|body| read::<Value>(&body));
             Ok::<_, Infallible>(Response::new(Body::from(b"{}".to_vec())))
         }
     });

@@ -33,10 +33,10 @@ fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool 
     let mut equal = selector.match_labels.iter().flatten();
     let mut expressions = selector.match_expressions.iter().flatten();
     equal.all(|(key, value)| labels.get(key) == Some(value))
-        && expressions.all(|one| {
-            let value = labels.get(&one.key);
-            let listed = value.is_some_and(|v| one.values.iter().flatten().any(|w| w == v));
-            match one.operator.as_str() {
+        && expressions.all(|expression| {
+            let value = labels.get(&expression.key);
+            let listed = value.is_some_and(|v| expression.values.iter().flatten().any(|w| w == v));
+            match expression.operator.as_str() {
                 "In" => listed,
                 "NotIn" => !listed,
                 "Exists" => value.is_some(),

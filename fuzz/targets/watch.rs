@@ -6,30 +6,30 @@ use operating::fuzzing::{Watch, watch_frame};
 
 use super::choice;
 
-/// Each line is a frame; its first byte names the watch. No frame stops the index, its position never goes back, and what
-/// an object in it says of itself is where it is found.
+/// Each line is a frame; its first byte names the watch. No frame stops the index, the position of the index never goes
+/// back, and each object is stored under the namespace and the UID in its own metadata.
 pub fn run(data: &[u8]) {
     let caches = Caches::default();
     let index = &caches.index;
     for line in data.split(|byte| *byte == b'\n').take(40) {
-        let Some((way, line)) = choice(line, 10) else {
+        let Some((selector, line)) = choice(line, 10) else {
             continue;
         };
         let Ok(line) = std::str::from_utf8(line) else {
             continue; // the reader of lines refuses them
         };
-        let watch = match way {
+        let watch = match selector {
             0 => Watch::Pods,
             1 => Watch::Rules,
             2 => Watch::Namespaces,
             other => Watch::Owners(WatchedKind::OWNER_KINDS[usize::from(other) - 3]),
         };
         let before = index.read_state().position;
-        let seen = watch_frame(&caches, watch, line);
+        let version = watch_frame(&caches, watch, line);
         let state = index.read_state();
         assert!(state.position >= before, "{line}");
-        if let (Watch::Pods, Some(seen)) = (watch, seen) {
-            assert!(state.position >= seen, "{line}");
+        if let (Watch::Pods, Some(version)) = (watch, version) {
+            assert!(state.position >= version, "{line}");
         }
         for (name, namespace) in state.namespaces() {
             for (uid, pod) in &namespace.pods {

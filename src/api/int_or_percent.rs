@@ -89,7 +89,8 @@ fn parse_percent(text: &str) -> Option<u32> {
         .filter(|percent| well_formed && *percent <= 100)
 }
 
-fn clamp_to_u32(count: u64) -> u32 {
+/// The count, or the largest `u32` if the count is larger.
+pub(crate) fn clamp_to_u32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

@@ -1,7 +1,5 @@
 //! Notifies listeners of changes in the caches.
 
-use std::sync::Arc;
-
 use tokio::sync::broadcast;
 
 use crate::ledger::store::Uid;
@@ -29,11 +27,11 @@ pub enum Change {
 
 /// The channel of changes. A clone shares it.
 #[derive(Clone, Debug)]
-pub struct Changes(Arc<broadcast::Sender<Change>>);
+pub struct Changes(broadcast::Sender<Change>);
 
 impl Default for Changes {
     fn default() -> Self {
-        Changes(Arc::new(broadcast::Sender::new(CHANNEL_CAPACITY)))
+        Changes(broadcast::Sender::new(CHANNEL_CAPACITY))
     }
 }
 

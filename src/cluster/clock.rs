@@ -122,10 +122,10 @@ pub fn observe_date_header(headers: &HeaderMap) {
     let date = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
     let Some(date) = date else { return };
     let ahead = offset_seconds(date.timestamp(), local_now());
-    let mut told = CLOCK_OFFSETS.lock();
-    if told.record_offset(ahead, Instant::now()) {
-        let used = told.ahead.unwrap_or(0);
-        drop(told);
+    let mut offsets = CLOCK_OFFSETS.lock();
+    if offsets.record_offset(ahead, Instant::now()) {
+        let used = offsets.ahead.unwrap_or(0);
+        drop(offsets);
         tracing::warn!(
             ahead,
             used,
@@ -182,12 +182,12 @@ impl ClockOffsets {
     }
 }
 
-fn is_within_tolerance(one: i64, other: i64) -> bool {
-    (one - other).abs() <= TOLERANCE_SECONDS
+fn is_within_tolerance(first: i64, second: i64) -> bool {
+    (first - second).abs() <= TOLERANCE_SECONDS
 }
 
-fn offset_seconds(told: Timestamp, here: Timestamp) -> i64 {
-    let seconds = told.duration_since(here).as_secs();
+fn offset_seconds(server: Timestamp, local: Timestamp) -> i64 {
+    let seconds = server.duration_since(local).as_secs();
     if is_within_tolerance(seconds, 0) {
         0
     } else {
@@ -195,9 +195,9 @@ fn offset_seconds(told: Timestamp, here: Timestamp) -> i64 {
     }
 }
 
-fn apply_offset(here: Timestamp, ahead: i64) -> Timestamp {
-    let told = here.checked_add(SignedDuration::from_secs(ahead));
-    told.unwrap_or(here)
+fn apply_offset(local: Timestamp, ahead: i64) -> Timestamp {
+    let server = local.checked_add(SignedDuration::from_secs(ahead));
+    server.unwrap_or(local)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Reads from the API server whether a CollaSet is being deleted together with its Pods.
 //!
-//! The caches are not enough to let a Pod go beyond a budget. Whoever began the deletion of a CollaSet may still decide
-//! that its Pods stay (`--cascade=orphan`), and after a restore of etcd the CollaSet may exist again.
+//! The caches are not enough to let a Pod go beyond a budget. The user who began the deletion of a CollaSet may still
+//! decide that its Pods stay (`--cascade=orphan`), and after a restore of etcd the CollaSet may exist again.
 
 use std::collections::HashMap;
 use std::time::Duration;

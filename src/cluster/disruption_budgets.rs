@@ -28,8 +28,8 @@ impl DisruptionBudgets {
     /// known, and until the PodDisruptionBudgets have been listed.
     pub fn find_refusal(&self, pod: &Pod) -> Option<EvictionRefusal> {
         let state = self.0.read();
-        let home = state.namespaces.get(&pod.metadata.namespace)?;
-        eviction_refusal(home.values(), pod).filter(|_| state.is_listed)
+        let namespace = state.namespaces.get(&pod.metadata.namespace)?;
+        eviction_refusal(namespace.values(), pod).filter(|_| state.is_listed)
     }
 
     /// Whether no PodDisruptionBudget is known.
@@ -55,11 +55,11 @@ impl DisruptionBudgets {
     /// Removes a PodDisruptionBudget.
     pub fn delete(&self, budget: &DisruptionBudget) {
         let mut state = self.0.write();
-        let Some(home) = state.namespaces.get_mut(&budget.namespace) else {
+        let Some(namespace) = state.namespaces.get_mut(&budget.namespace) else {
             return;
         };
-        home.remove(&budget.name);
-        if home.is_empty() {
+        namespace.remove(&budget.name);
+        if namespace.is_empty() {
             state.namespaces.remove(&budget.namespace);
         }
     }
@@ -67,8 +67,8 @@ impl DisruptionBudgets {
 
 impl State {
     fn put_budget(&mut self, budget: DisruptionBudget) {
-        let home = self.namespaces.entry(budget.namespace.clone());
-        home.or_default().insert(budget.name.clone(), budget);
+        let namespace = self.namespaces.entry(budget.namespace.clone());
+        namespace.or_default().insert(budget.name.clone(), budget);
     }
 }
 

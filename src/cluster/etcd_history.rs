@@ -20,18 +20,18 @@ struct Inner {
 }
 
 impl EtcdHistory {
-    /// Records that a consistent read found `what` at `found`, although this replica has seen it at `known`, which is
+    /// Records that a consistent read found `objects` at `found`, although this replica has seen it at `known`, which is
     /// later. Only the first call has an effect.
-    pub fn mark_lost(&self, what: &str, known: u64, found: u64) {
+    pub fn mark_lost(&self, objects: &str, known: u64, found: u64) {
         self.0.lost.send_if_modified(|lost| {
             let is_first = lost.is_none();
             if is_first {
-                let why = format!(
-                    "{what} are at resourceVersion {found}, and this replica has seen them at {known}: etcd was restored to an \
+                let reason = format!(
+                    "{objects} are at resourceVersion {found}, and this replica has seen them at {known}: etcd was restored to an \
                      earlier state, so this replica starts anew"
                 );
-                error!(what, known, found, "{why}");
-                *lost = Some(why.into());
+                error!(what = objects, known, found, "{reason}");
+                *lost = Some(reason.into());
             }
             is_first
         });
@@ -46,9 +46,9 @@ impl EtcdHistory {
     pub async fn wait_history_lost(&self) -> Arc<str> {
         let mut lost = self.0.lost.subscribe();
         let found = lost.wait_for(Option::is_some).await;
-        let found = found.ok().and_then(|why| why.clone());
-        match found {
-            Some(why) => why,
+        let reason = found.ok().and_then(|reason| reason.clone());
+        match reason {
+            Some(reason) => reason,
             None => std::future::pending().await, // the sender lives as long as self
         }
     }

@@ -1,7 +1,7 @@
 //! Records Events (core/v1) about objects, for people.
 //!
-//! One reason about one object is one Event with a count. The Event is written at most once a minute; what is recorded
-//! in between is written when the minute is over. For reasons whose texts differ in meaning, each text is an Event of
+//! One reason about one object is one Event with a count. The Event is written at most once a minute; occurrences
+//! in between are written when the minute is over. For reasons whose texts differ in meaning, each text is an Event of
 //! its own, up to a number for each object and reason. So a reason with many texts, such as the creation of Pods,
 //! leaves room for the texts of other reasons. No code waits for an Event or depends on one.
 
@@ -47,7 +47,7 @@ const MAX_LATE_WRITES: usize = 20;
 
 /// Records Events.
 pub struct EventRecorder {
-    seen: Arc<AggregatorState>,
+    state: Arc<AggregatorState>,
     writes: mpsc::Sender<EventRequest>,
     now: fn() -> Timestamp,
 }
@@ -92,13 +92,13 @@ impl EventRecorder {
         now: fn() -> Timestamp,
     ) -> (Arc<Self>, impl Future<Output = ()> + Send + 'static) {
         let (writes, mut waiting) = mpsc::channel::<EventRequest>(WRITE_QUEUE_CAPACITY);
-        let seen = Arc::<AggregatorState>::default();
-        let seeing = Arc::clone(&seen);
+        let state = Arc::<AggregatorState>::default();
+        let worker_state = Arc::clone(&state);
         let work = async move {
             // Writes that failed and are tried again. Other writes do not wait for them.
             let mut failed = VecDeque::<(Instant, EventRequest)>::new();
             loop {
-                let due = seeing.all.lock().next_due();
+                let due = worker_state.all.lock().next_due();
                 let pause = due.map(|due| delay_until(due, now()));
                 let again = failed.front().map(|(at, _)| *at);
                 let writes = tokio::select! {
@@ -107,13 +107,13 @@ impl EventRecorder {
                         None => return,
                     },
                     () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {
-                        let late = seeing.all.lock().take_overdue(now());
-                        late.iter().map(|(what, told)| what.to_request(told)).collect()
+                        let late = worker_state.all.lock().take_overdue(now());
+                        late.iter().map(|(content, series)| content.to_request(series)).collect()
                     }
                     () = tokio::time::sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
                         failed.pop_front().map(|(_, write)| write).into_iter().collect()
                     }
-                    () = seeing.late.notified() => Vec::new(),
+                    () = worker_state.late.notified() => Vec::new(),
                 };
                 for mut write in writes {
                     let is_sent = write.try_send_event(&client).await;
@@ -126,7 +126,7 @@ impl EventRecorder {
                 }
             }
         };
-        let recorder = Arc::new(EventRecorder { seen, writes, now });
+        let recorder = Arc::new(EventRecorder { state, writes, now });
         (recorder, work)
     }
 
@@ -138,8 +138,8 @@ impl EventRecorder {
         reason: &str,
         message: &str,
     ) {
-        let what = EventContent::from_parts(about, warning, reason, message);
-        self.enqueue_event(what, |all, uid, now| all.count_event(uid, reason, now));
+        let content = EventContent::from_parts(about, warning, reason, message);
+        self.enqueue_event(content, |all, uid, now| all.count_event(uid, reason, now));
     }
 
     /// Records an Event about an object for a reason whose texts differ in meaning, as those about a rollout do.
@@ -150,32 +150,32 @@ impl EventRecorder {
         reason: &str,
         message: &str,
     ) {
-        let what = EventContent::from_parts(about, warning, reason, message);
-        self.enqueue_event(what, |all, uid, now| {
+        let content = EventContent::from_parts(about, warning, reason, message);
+        self.enqueue_event(content, |all, uid, now| {
             all.count_distinct_event(uid, reason, message, now)
         });
     }
 
     fn enqueue_event(
         &self,
-        what: EventContent,
+        content: EventContent,
         tell: impl FnOnce(&mut Aggregator, &str, Timestamp) -> Result<EventSeries, EventKey>,
     ) {
-        let uid = what.about.uid.as_deref().unwrap_or_default();
-        let mut all = self.seen.all.lock();
-        let told = match tell(&mut all, uid, (self.now)()) {
-            Ok(told) => told,
+        let uid = content.about.uid.as_deref().unwrap_or_default();
+        let mut all = self.state.all.lock();
+        let series = match tell(&mut all, uid, (self.now)()) {
+            Ok(series) => series,
             Err(key) => {
-                all.store_late_event(&key, what);
-                self.seen.late.notify_one();
+                all.store_late_event(&key, content);
+                self.state.late.notify_one();
                 return;
             }
         };
         drop(all);
-        if self.writes.try_send(what.to_request(&told)).is_err() {
+        if self.writes.try_send(content.to_request(&series)).is_err() {
             let EventContent {
                 reason, message, ..
-            } = what;
+            } = content;
             debug!(reason, message, "too many Events wait; dropped");
         }
     }
@@ -183,8 +183,8 @@ impl EventRecorder {
 
 /// How long it is until `due`, at least one second.
 fn delay_until(due: Timestamp, now: Timestamp) -> Duration {
-    let left = Duration::try_from(due.duration_since(now)).unwrap_or_default();
-    left.max(Duration::from_secs(1))
+    let remaining = Duration::try_from(due.duration_since(now)).unwrap_or_default();
+    remaining.max(Duration::from_secs(1))
 }
 
 /// The content of an Event about an object.
@@ -212,31 +212,31 @@ impl EventContent {
         }
     }
 
-    fn to_request(&self, told: &EventSeries) -> EventRequest {
+    fn to_request(&self, series: &EventSeries) -> EventRequest {
         let about = &self.about;
         EventRequest {
             namespace: about.namespace.clone().unwrap_or_default(),
-            name: event_name(about, told.number),
-            again: told.count > 1,
+            name: event_name(about, series.number),
+            again: series.count > 1,
             tries: 0,
-            body: self.to_json(told),
+            body: self.to_json(series),
         }
     }
 
-    fn to_json(&self, told: &EventSeries) -> Value {
+    fn to_json(&self, series: &EventSeries) -> Value {
         let time = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let about = &self.about;
         json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": { "namespace": about.namespace, "name": event_name(about, told.number) },
+            "metadata": { "namespace": about.namespace, "name": event_name(about, series.number) },
             "involvedObject": about,
             "type": if self.warning { "Warning" } else { "Normal" },
             "reason": self.reason,
             "message": self.message,
-            "count": told.count,
-            "firstTimestamp": time(told.first),
-            "lastTimestamp": time(told.last),
+            "count": series.count,
+            "firstTimestamp": time(series.first),
+            "lastTimestamp": time(series.last),
             "source": { "component": "operating" },
             "reportingComponent": "operating",
         })
@@ -270,7 +270,7 @@ type EventKey = (String, String);
 
 #[derive(Debug, Default)]
 struct Aggregator {
-    seen: HashMap<EventKey, TrackedEvent>,
+    tracked: HashMap<EventKey, TrackedEvent>,
 }
 
 #[derive(Debug)]
@@ -293,19 +293,20 @@ impl Aggregator {
         now: Timestamp,
     ) -> Result<EventSeries, EventKey> {
         let key = (uid.to_owned(), reason.to_owned());
-        let known = self.seen.get_mut(&key);
-        let seen = match known.filter(|seen| now.duration_since(seen.last) < AGGREGATION_WINDOW) {
-            Some(seen) => {
-                (seen.count, seen.last) = (seen.count.saturating_add(1), now);
-                if now.duration_since(seen.written) < MIN_WRITE_INTERVAL {
+        let known = self.tracked.get_mut(&key);
+        let event = match known.filter(|event| now.duration_since(event.last) < AGGREGATION_WINDOW)
+        {
+            Some(event) => {
+                (event.count, event.last) = (event.count.saturating_add(1), now);
+                if now.duration_since(event.written) < MIN_WRITE_INTERVAL {
                     return Err(key);
                 }
-                (seen.written, seen.late) = (now, None);
-                seen
+                (event.written, event.late) = (now, None);
+                event
             }
             None => {
                 self.evict_oldest(now);
-                let seen = TrackedEvent {
+                let event = TrackedEvent {
                     number: rand::random(),
                     count: 1,
                     first: now,
@@ -313,38 +314,39 @@ impl Aggregator {
                     written: now,
                     late: None,
                 };
-                self.seen.entry(key).insert_entry(seen).into_mut()
+                self.tracked.entry(key).insert_entry(event).into_mut()
             }
         };
-        Ok(seen.to_series())
+        Ok(event.to_series())
     }
 
     /// Keeps the content of an Event that may not be written yet.
-    fn store_late_event(&mut self, key: &EventKey, what: EventContent) {
-        if let Some(seen) = self.seen.get_mut(key) {
-            seen.late = Some(what);
+    fn store_late_event(&mut self, key: &EventKey, content: EventContent) {
+        if let Some(event) = self.tracked.get_mut(key) {
+            event.late = Some(content);
         }
     }
 
     /// When the next delayed Event can be written. `None` if there is none.
     fn next_due(&self) -> Option<Timestamp> {
-        let late = self.seen.values().filter(|seen| seen.late.is_some());
-        late.map(|seen| {
-            seen.written
+        let late = self.tracked.values().filter(|event| event.late.is_some());
+        late.map(|event| {
+            event
+                .written
                 .saturating_add(MIN_WRITE_INTERVAL)
-                .unwrap_or(seen.written)
+                .unwrap_or(event.written)
         })
         .min()
     }
 
     /// Takes delayed Events that can be written now, up to [`MAX_LATE_WRITES`], and counts them as written.
     fn take_overdue(&mut self, now: Timestamp) -> Vec<(EventContent, EventSeries)> {
-        let seen = self.seen.values_mut();
-        let due = seen.filter(|seen| now.duration_since(seen.written) >= MIN_WRITE_INTERVAL);
-        let late = due.filter_map(|seen| {
-            let what = seen.late.take()?;
-            seen.written = now;
-            Some((what, seen.to_series()))
+        let event = self.tracked.values_mut();
+        let due = event.filter(|event| now.duration_since(event.written) >= MIN_WRITE_INTERVAL);
+        let late = due.filter_map(|event| {
+            let content = event.late.take()?;
+            event.written = now;
+            Some((content, event.to_series()))
         });
         late.take(MAX_LATE_WRITES).collect()
     }
@@ -360,10 +362,14 @@ impl Aggregator {
     ) -> Result<EventSeries, EventKey> {
         let prefix = format!("{reason}: ");
         let key = format!("{prefix}{text}");
-        let known = self.seen.contains_key(&(uid.to_owned(), key.clone()));
+        let known = self.tracked.contains_key(&(uid.to_owned(), key.clone()));
         let is_like = |of: &str, key: &str| of == uid && key.starts_with(&prefix);
-        let alike = self.seen.iter().filter(|((of, key), _)| is_like(of, key));
-        let lately = alike.filter(|(_, seen)| now.duration_since(seen.first) < MIN_WRITE_INTERVAL);
+        let alike = self
+            .tracked
+            .iter()
+            .filter(|((of, key), _)| is_like(of, key));
+        let lately =
+            alike.filter(|(_, event)| now.duration_since(event.first) < MIN_WRITE_INTERVAL);
         match known || lately.count() < MAX_TEXTS_PER_REASON {
             true => self.count_event(uid, &key, now),
             false => self.count_event(uid, reason, now),
@@ -371,16 +377,16 @@ impl Aggregator {
     }
 
     fn evict_oldest(&mut self, now: Timestamp) {
-        if self.seen.len() < MAX_TRACKED_EVENTS {
+        if self.tracked.len() < MAX_TRACKED_EVENTS {
             return;
         }
-        self.seen
-            .retain(|_, seen| now.duration_since(seen.last) < AGGREGATION_WINDOW);
-        if self.seen.len() >= MAX_TRACKED_EVENTS
-            && let Some(oldest) = self.seen.iter().min_by_key(|(_, s)| s.last)
+        self.tracked
+            .retain(|_, event| now.duration_since(event.last) < AGGREGATION_WINDOW);
+        if self.tracked.len() >= MAX_TRACKED_EVENTS
+            && let Some(oldest) = self.tracked.iter().min_by_key(|(_, s)| s.last)
         {
             let oldest = oldest.0.clone();
-            self.seen.remove(&oldest);
+            self.tracked.remove(&oldest);
         }
     }
 }
@@ -493,8 +499,12 @@ mod tests {
         assert!(tell("step 1", at(0)));
         assert!(tell("step 2", at(1)));
         assert!(!tell("step 1", at(2)), "it counts");
-        let told = (0..100).filter(|n| tell(&n.to_string(), at(3))).count();
-        assert_eq!(told, MAX_TEXTS_PER_REASON - 2 + 1, "and one for all others");
+        let series = (0..100).filter(|n| tell(&n.to_string(), at(3))).count();
+        assert_eq!(
+            series,
+            MAX_TEXTS_PER_REASON - 2 + 1,
+            "and one for all others"
+        );
         assert!(tell("later", at(3 + 60)));
     }
 
@@ -506,8 +516,8 @@ mod tests {
             let _ = all.count_distinct_event("set", "SuccessfulCreate", &created, at(n));
         }
         let mut tell = |text: &str| {
-            let told = all.count_distinct_event("set", "Promoted", text, at(100));
-            told.ok().map(|told| told.count)
+            let series = all.count_distinct_event("set", "Promoted", text, at(100));
+            series.ok().map(|series| series.count)
         };
         assert_eq!(tell("step 1"), Some(1));
         assert_eq!(tell("step 2"), Some(1), "an Event of its own");
@@ -519,7 +529,7 @@ mod tests {
         for n in 0..2 * MAX_TRACKED_EVENTS {
             let _ = all.count_event(&n.to_string(), "Scaled", at(n as i64 / 100));
         }
-        assert_eq!(all.seen.len(), MAX_TRACKED_EVENTS);
+        assert_eq!(all.tracked.len(), MAX_TRACKED_EVENTS);
         let last = (2 * MAX_TRACKED_EVENTS - 1).to_string();
         assert!(all.count_event(&last, "Scaled", at(20)).is_err());
     }
@@ -530,14 +540,14 @@ mod tests {
             name: Some("web".into()),
             ..ObjectReference::default()
         };
-        let told = Aggregator::default()
+        let series = Aggregator::default()
             .count_event("a", "Scaled", at(0))
             .unwrap();
         let event =
-            EventContent::from_parts(&about, true, "Scaled", &"ü".repeat(2_000)).to_json(&told);
+            EventContent::from_parts(&about, true, "Scaled", &"ü".repeat(2_000)).to_json(&series);
         assert_eq!(event["message"].as_str().unwrap().len(), MAX_MESSAGE_BYTES);
         let odd = format!("x{}", "ü".repeat(2_000));
-        let odd = EventContent::from_parts(&about, true, "Scaled", &odd).to_json(&told);
+        let odd = EventContent::from_parts(&about, true, "Scaled", &odd).to_json(&series);
         assert_eq!(
             odd["message"].as_str().unwrap().len(),
             MAX_MESSAGE_BYTES - 1
@@ -547,7 +557,7 @@ mod tests {
 
     #[test]
     fn repeated_text_is_written_after_the_interval() {
-        let what = |text: &str| EventContent {
+        let content = |text: &str| EventContent {
             about: ObjectReference::default(),
             warning: false,
             reason: "RolloutStarted".into(),
@@ -562,7 +572,7 @@ mod tests {
         ) {
             Ok(_) => true,
             Err(key) => {
-                all.store_late_event(&key, what(text));
+                all.store_late_event(&key, content(text));
                 false
             }
         };
@@ -574,8 +584,8 @@ mod tests {
         assert!(all.take_overdue(at(59)).is_empty());
         let late = all.take_overdue(at(60));
         assert_eq!(late.len(), 1);
-        let (told, said) = (&late[0].1, &late[0].0.message);
-        assert_eq!((&**said, told.count, told.last), ("one", 3, at(40)));
+        let (series, said) = (&late[0].1, &late[0].0.message);
+        assert_eq!((&**said, series.count, series.last), ("one", 3, at(40)));
         assert!(all.take_overdue(at(61)).is_empty(), "each once");
         let late = all.take_overdue(at(70));
         assert_eq!((late.len(), late[0].1.last), (1, at(30)));

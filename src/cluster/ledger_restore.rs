@@ -30,9 +30,9 @@ pub async fn restore_lost_claims(index: Arc<Index>, ledgers: Arc<Ledgers<RuleSto
 }
 
 /// The rule objects that lack claims, of the rule object `one` or of all.
-fn rules_lacking_claims(index: &Index, one: Option<(&str, &str)>) -> Vec<RuleKey> {
+fn rules_lacking_claims(index: &Index, only: Option<(&str, &str)>) -> Vec<RuleKey> {
     let state = index.read_state();
-    let all: Vec<_> = match one {
+    let all: Vec<_> = match only {
         Some((namespace, name)) => state.rule(namespace, name).into_iter().collect(),
         None => {
             let namespaces = state.namespaces();

@@ -23,14 +23,14 @@ pub async fn list_all_objects<K, R>(
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let mut kept = Vec::new();
+    let mut results = Vec::new();
     let mut page = Some(first_page());
     while let Some(params) = page {
         let list = api.list(&params).await?;
-        kept.extend(list.items.into_iter().filter_map(keep));
+        results.extend(list.items.into_iter().filter_map(keep));
         page = next_page(&list.metadata);
     }
-    Ok(kept)
+    Ok(results)
 }
 
 /// As [`list_all_objects`], but reads only the metadata of the objects.
@@ -44,14 +44,14 @@ pub async fn list_all_metadata<K, R>(
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let mut kept = Vec::new();
+    let mut results = Vec::new();
     let mut page = Some(first_page());
     while let Some(params) = page {
         let list = api.list_metadata(&params).await?;
-        kept.extend(list.items.into_iter().filter_map(keep));
+        results.extend(list.items.into_iter().filter_map(keep));
         page = next_page(&list.metadata);
     }
-    Ok(kept)
+    Ok(results)
 }
 
 fn first_page() -> ListParams {
@@ -100,12 +100,12 @@ mod tests {
 
     #[tokio::test]
     async fn all_pages_are_read_and_each_is_bounded() {
-        let kept = |name: String| (name != "dropped").then_some(name);
+        let results = |name: String| (name != "dropped").then_some(name);
         let (api, queries) = server();
         let whole = list_all_objects(&api, |o| Some(o.name_any()))
             .await
             .unwrap();
-        let names: Vec<_> = whole.into_iter().filter_map(kept).collect();
+        let names: Vec<_> = whole.into_iter().filter_map(results).collect();
         assert_eq!(names, ["a", "b"]);
         let names = list_all_metadata(&api, |o| Some(o.name_any()).filter(|n| n != "dropped"));
         assert_eq!(names.await.unwrap(), ["a", "b"]);

@@ -91,8 +91,8 @@ pub fn is_inconclusive(status: &Status) -> bool {
 
 /// Whether a webhook of this program denied the request.
 pub fn is_own_denial(status: &Status) -> bool {
-    let told = status.message.strip_prefix("admission webhook \"");
-    let name = told.and_then(|told| told.split('"').next());
+    let after_prefix = status.message.strip_prefix("admission webhook \"");
+    let name = after_prefix.and_then(|after_prefix| after_prefix.split('"').next());
     name.is_some_and(|name| name.ends_with(".apps.kusionstack.io"))
 }
 
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn only_the_refusal_of_a_budget_passes_for_one() {
-        let told = |code: u16, message: &str, causes: Value| {
+        let after_prefix = |code: u16, message: &str, causes: Value| {
             let status = json!({
                 "status": "Failure", "code": code, "message": message, "reason": "TooManyRequests",
                 "details": { "causes": causes },
@@ -289,14 +289,14 @@ mod tests {
         };
         let cause = json!([{ "reason": "DisruptionBudget", "message": "The disruption budget web needs 2" }]);
         let full = "Cannot evict pod as it would violate the pod's disruption budget.";
-        assert!(told(429, full, cause.clone()));
+        assert!(after_prefix(429, full, cause.clone()));
         let several = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-        assert!(told(500, several, json!([])));
+        assert!(after_prefix(500, several, json!([])));
         let webhook = format!("admission webhook \"a.b\" denied the request: {full}");
-        assert!(!told(429, &webhook, cause));
+        assert!(!after_prefix(429, &webhook, cause));
         let webhook = format!("admission webhook \"a.b\" denied the request: {several}");
-        assert!(!told(500, &webhook, json!([])));
-        assert!(!told(
+        assert!(!after_prefix(500, &webhook, json!([])));
+        assert!(!after_prefix(
             429,
             "too many requests, please try again later",
             json!([])
@@ -305,8 +305,8 @@ mod tests {
 
     #[tokio::test]
     async fn pod_is_gone_only_if_the_answer_names_it() {
-        let told = request_test_pod(json!({ "kind": "pods", "name": "web-1" })).await;
-        assert_eq!(told.unwrap(), None);
+        let after_prefix = request_test_pod(json!({ "kind": "pods", "name": "web-1" })).await;
+        assert_eq!(after_prefix.unwrap(), None);
         for details in [json!({}), json!({ "kind": "pods", "name": "web-2" })] {
             assert!(
                 request_test_pod(details.clone()).await.is_err(),

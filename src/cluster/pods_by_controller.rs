@@ -83,13 +83,13 @@ impl PodsByController {
         new: Option<&Arc<Pod>>,
     ) -> Vec<String> {
         let mut sets = Vec::new();
-        let kept = new.map(|pod| controller(pod));
+        let new_controller = new.map(|pod| controller(pod));
         if let Some(old) = old {
             sets.extend(old.controller().and_then(set_name));
             let owner = controller(old);
             if let Some(controlled) = self.0.get_mut(owner) {
                 controlled.pods.remove(uid);
-                if controlled.pods.is_empty() && kept != Some(owner) {
+                if controlled.pods.is_empty() && new_controller != Some(owner) {
                     self.0.remove(owner);
                 }
             }

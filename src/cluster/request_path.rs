@@ -6,15 +6,23 @@
 //! Kubernetes allows in no name (`IsValidPathSegmentName`), and encodes the others.
 
 use std::borrow::Cow;
-use std::fmt::{Debug, Write};
+use std::fmt::Debug;
 
 use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope, Request, request};
 use kube::discovery::Scope;
 use kube::{Api, Client, Error, Resource};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use crate::api::labels;
+
+/// The ASCII characters that are encoded in a segment of a path: all but the unreserved ones of RFC 3986.
+const ENCODED_IN_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 /// A request in the form that kube's client sends.
 pub type UnsentRequest = http::Request<Vec<u8>>;
@@ -246,24 +254,11 @@ pub fn checked_name(name: &str) -> Result<&str, Error> {
 
 /// One segment of a path, percent-encoded.
 fn encode_segment(text: &str) -> Result<Cow<'_, str>, Error> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     if matches!(text, "" | "." | "..") || text.contains(['/', '%']) {
         let problem = "must be a path segment: not empty, '.' or '..', and without '/' and '%'";
         return Err(invalid_segment_error("name", text, problem));
     }
-    if text.bytes().all(plain) {
-        return Ok(Cow::Borrowed(text));
-    }
-    let mut encoded = String::with_capacity(text.len() * 3);
-    for byte in text.bytes() {
-        if plain(byte) {
-            encoded.push(char::from(byte));
-        } else {
-            // Writing to a String does not fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    Ok(Cow::Owned(encoded))
+    Ok(utf8_percent_encode(text, ENCODED_IN_SEGMENT).into())
 }
 
 fn map_request_error(
@@ -272,8 +267,8 @@ fn map_request_error(
     request.map_err(Error::BuildRequest)
 }
 
-fn invalid_segment_error(what: &str, value: &str, problem: &str) -> Error {
-    let text = format!("{what} {value:?} {problem}");
+fn invalid_segment_error(part: &str, value: &str, problem: &str) -> Error {
+    let text = format!("{part} {value:?} {problem}");
     Error::BuildRequest(request::Error::Validation(text))
 }
 

@@ -78,9 +78,9 @@ impl WebhookRegistration {
     }
 
     /// Sets the stored state of the configuration at an index. Returns whether it has changed.
-    pub fn set_stored(&self, place: usize, now: StoredConfiguration) -> bool {
+    pub fn set_stored(&self, index: usize, now: StoredConfiguration) -> bool {
         let mut all = self.all.write();
-        let Some((_, stored)) = all.get_mut(place).filter(|(_, stored)| *stored != now) else {
+        let Some((_, stored)) = all.get_mut(index).filter(|(_, stored)| *stored != now) else {
             return false;
         };
         *stored = now;
@@ -127,9 +127,9 @@ mod tests {
             stored.clone(),
         );
         let registration = WebhookRegistration::default();
-        let place = registration.expect_configuration(needed.unwrap());
+        let index = registration.expect_configuration(needed.unwrap());
         let told = |stored: StoredConfiguration| {
-            assert!(registration.set_stored(place, stored));
+            assert!(registration.set_stored(index, stored));
             registration.take_change()
         };
         let lacking = || {

@@ -34,8 +34,8 @@ impl<K> Default for WriteBackoff<K> {
 impl<K: Eq + Hash + Clone> WriteBackoff<K> {
     /// How long to wait before the next try. `None` if it can be made now.
     pub fn remaining_delay(&self, key: &K, now: Instant) -> Option<Duration> {
-        let left = self.0.lock().get(key)?.until.saturating_duration_since(now);
-        (!left.is_zero()).then_some(left)
+        let remaining = self.0.lock().get(key)?.until.saturating_duration_since(now);
+        (!remaining.is_zero()).then_some(remaining)
     }
 
     /// Whether another failure should be logged: the first one, and one after a long time.
@@ -51,11 +51,11 @@ impl<K: Eq + Hash + Clone> WriteBackoff<K> {
         let mut failures = self.0.lock();
         let known = failures.get(key);
         let pause = known.map_or(MIN_DELAY, |failure| (failure.pause * 2).min(MAX_DELAY));
-        let told = known.map(|failure| failure.logged_at).filter(|_| !is_news);
+        let last_logged = known.map(|failure| failure.logged_at).filter(|_| !is_news);
         let failure = BackoffEntry {
             pause,
             until: now + pause,
-            logged_at: told.unwrap_or(now),
+            logged_at: last_logged.unwrap_or(now),
         };
         failures.insert(key.clone(), failure);
         is_news
@@ -79,15 +79,15 @@ mod tests {
     #[test]
     fn pauses_grow_and_the_log_is_told_seldom() {
         let (failures, begin) = (WriteBackoff::default(), Instant::now());
-        let (mut now, mut tries, mut told) = (begin, 0, 0);
+        let (mut now, mut tries, mut last_logged) = (begin, 0, 0);
         while now - begin < 2 * LOG_INTERVAL {
             tries += 1;
-            told += u32::from(failures.record_failure(&"web", now));
+            last_logged += u32::from(failures.record_failure(&"web", now));
             let pause = failures.remaining_delay(&"web", now);
             now += pause.unwrap_or_default();
         }
         assert!((80..100).contains(&tries), "{tries} tries in 20 minutes");
-        assert_eq!(told, 2);
+        assert_eq!(last_logged, 2);
         assert_eq!(failures.remaining_delay(&"web", now), None);
         failures.forget_key(&"web");
         assert!(

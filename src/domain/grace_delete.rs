@@ -389,7 +389,7 @@ mod tests {
             .into();
         assert!(
             deletion_denial(&waiting)
-                .contains("PodOpsLifecycle with finalizers: [prot.podopslifecycle.kusionstack.io/a]; Pod web-1 goes when")
+                .contains("PodOpsLifecycle with finalizers: [prot.podopslifecycle.kusionstack.io/a]; Pod web-1 goes off traffic once")
         );
         let held_pod = operating(
             DELETION_ID,

@@ -56,10 +56,10 @@ impl ClaimOperation {
         }
     }
 
-    /// The operation for a word in the status. [`Operation::Unknown`] if this version does not know the word.
-    pub fn parse(word: &str) -> ClaimOperation {
+    /// The operation for a word in the status. [`ClaimOperation::Unknown`] if this version does not know the word.
+    pub fn parse(text: &str) -> ClaimOperation {
         let mut all = ClaimOperation::ALL.into_iter();
-        all.find(|o| o.as_str() == word)
+        all.find(|o| o.as_str() == text)
             .unwrap_or(ClaimOperation::Unknown)
     }
 }

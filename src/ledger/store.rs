@@ -57,7 +57,7 @@ pub struct ClaimDetail {
 /// Stored fields of a claim that this build does not know. They are written back as they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CarriedFields {
-    /// For [`Operation::Unknown`]: the claims of all such operations on the Pod.
+    /// For [`ClaimOperation::Unknown`]: the claims of all such operations on the Pod.
     pub claims: Vec<api::Claim>,
     /// Unknown fields of the claim.
     pub fields: UnknownFields,
@@ -89,12 +89,12 @@ impl ClaimDetail {
             if operation == ClaimOperation::Reown {
                 self.target = join_owner_uids(earlier.target.as_deref(), self.target);
             }
-            let kept = earlier
+            let other_containers = earlier
                 .containers
                 .iter()
                 .filter(|old| self.containers.iter().all(|new| new.name != old.name));
-            let kept: Vec<_> = kept.cloned().collect();
-            self.containers.extend(kept);
+            let other_containers: Vec<_> = other_containers.cloned().collect();
+            self.containers.extend(other_containers);
         }
         let former = earlier.map_or(&[][..], |earlier| &earlier.containers);
         let resizes = |containers: &[ContainerBefore]| containers.iter().all(|c| c.image.is_none());
@@ -111,16 +111,16 @@ impl ClaimDetail {
 
 /// All UIDs of both claims, each once: the API server may store either request.
 fn join_owner_uids(earlier: Option<&str>, new: Option<String>) -> Option<String> {
-    let known = |uid: &str| earlier.is_some_and(|all| all.split(' ').any(|one| one == uid));
+    let known = |uid: &str| earlier.is_some_and(|all| all.split(' ').any(|known| known == uid));
     let new = new.filter(|uid| !known(uid));
     let all: Vec<&str> = earlier.into_iter().chain(new.as_deref()).collect();
     (!all.is_empty()).then(|| all.join(" "))
 }
 
 /// The deadline with more seconds.
-fn later_deadline(one: Option<&String>, other: Option<String>) -> Option<String> {
+fn later_deadline(first: Option<&String>, other: Option<String>) -> Option<String> {
     let seconds = |text: &String| text.parse::<u64>().unwrap_or(u64::MAX);
-    one.into_iter().cloned().chain(other).max_by_key(seconds)
+    first.into_iter().cloned().chain(other).max_by_key(seconds)
 }
 
 /// How many controllers one claim can name.
@@ -223,7 +223,7 @@ pub trait LedgerStore: Send + Sync + 'static {
     /// which is older. From then on [`LedgerStore::history_lost`] returns the reason.
     fn mark_history_lost(&self, known: u64, found: u64);
     /// Calls `look` with a view of the Pods that `rules` selects, all at one position of the cache.
-    fn with_view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R;
+    fn with_view<R>(&self, rules: &RuleSet, read: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R;
     /// The present position of the Pods in etcd, by a consistent read.
     fn read_present_position(
         &self,

@@ -103,8 +103,8 @@ pub(super) async fn read_body<'m>(
         let bytes = collected.await.unwrap_or(Err(BodyError::Slow))?;
         let needed = review_bytes(&bytes, bounds.per_value);
         let excess = memory.check_excess(needed);
-        let room = memory.acquire_review(excess.map_or(needed, |_| copy_bytes(bytes.len())));
-        match timeout_at(bounds.deadline, room).await {
+        let permit = memory.acquire_review(excess.map_or(needed, |_| copy_bytes(bytes.len())));
+        match timeout_at(bounds.deadline, permit).await {
             Ok(Some(memory)) => Ok(ReceivedBody {
                 bytes,
                 memory,
@@ -116,7 +116,7 @@ pub(super) async fn read_body<'m>(
     tokio::select! {
         biased;
         () = arriving.wait_until_lost() => Err(BodyError::Busy),
-        held = whole => held,
+        received = whole => received,
     }
 }
 
@@ -143,13 +143,13 @@ async fn collect_body(
     Ok(buffer.freeze())
 }
 
-async fn discard_body(mut body: Body, mut left: usize) {
+async fn discard_body(mut body: Body, mut remaining: usize) {
     while let Some(Ok(frame)) = body.frame().await {
         let length = frame.data_ref().map_or(0, Bytes::len);
-        if length > left {
+        if length > remaining {
             return;
         }
-        left -= length;
+        remaining -= length;
     }
 }
 

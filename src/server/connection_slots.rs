@@ -38,7 +38,7 @@ struct OpenGauges {
 
 /// The slot of one connection, which is freed when dropped.
 pub(super) struct ConnectionSlot {
-    places: Arc<ConnectionSlots>,
+    slots: Arc<ConnectionSlots>,
     source: SourceNetwork,
     age: u64,
     shed: CancellationToken,
@@ -84,8 +84,8 @@ impl ConnectionSlots {
 
     /// Takes a slot for a new connection from `peer`. If all slots are taken, another connection loses its slot.
     pub(super) fn acquire_slot(self: &Arc<Self>, peer: SocketAddr) -> Arc<ConnectionSlot> {
-        let place = ConnectionSlot {
-            places: Arc::clone(self),
+        let slot = ConnectionSlot {
+            slots: Arc::clone(self),
             source: SourceNetwork::from_ip(peer.ip()),
             age: self.ages.fetch_add(1, Ordering::Relaxed),
             shed: CancellationToken::new(),
@@ -93,9 +93,9 @@ impl ConnectionSlots {
         };
         self.open.unproven.inc();
         if !self.own.is_own_peer(peer) {
-            place.join_unproven(&mut place.state.lock());
+            slot.join_unproven(&mut slot.state.lock());
         }
-        Arc::new(place)
+        Arc::new(slot)
     }
 
     /// Closes the oldest unproven connection of the source that has the most connections; `false` if there is none.
@@ -106,7 +106,7 @@ impl ConnectionSlots {
 
 impl ConnectionSlot {
     fn join_unproven(&self, standing: &mut SlotState) {
-        let unproven = &self.places.unproven;
+        let unproven = &self.slots.unproven;
         let share = unproven.new_share(self.source, self.age, self.shed.clone());
         share.add_units(1);
         *standing = SlotState::Unproven { _share: share };
@@ -124,7 +124,7 @@ impl ConnectionSlot {
 
     /// The number of unproven connections of the listener.
     pub(super) fn unproven_count(&self) -> usize {
-        usize::try_from(self.places.open.unproven.get()).unwrap_or(0)
+        usize::try_from(self.slots.open.unproven.get()).unwrap_or(0)
     }
 
     pub(super) fn is_proven(&self) -> bool {
@@ -138,12 +138,12 @@ impl ConnectionSlot {
             SlotState::Proven { .. } | SlotState::Own => return true,
             SlotState::Unproven { .. } | SlotState::Deciding(_) => {}
         }
-        let Ok(permit) = Arc::clone(&self.places.proven).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.slots.proven).try_acquire_owned() else {
             return false;
         };
         *standing = SlotState::Proven { _permit: permit };
-        self.places.open.unproven.dec();
-        self.places.open.proven.inc();
+        self.slots.open.unproven.dec();
+        self.slots.open.proven.inc();
         true
     }
 
@@ -162,8 +162,8 @@ impl ConnectionSlot {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         match self.state.get_mut() {
-            SlotState::Proven { .. } => self.places.open.proven.dec(),
-            _ => self.places.open.unproven.dec(),
+            SlotState::Proven { .. } => self.slots.open.proven.dec(),
+            _ => self.slots.open.unproven.dec(),
         };
     }
 }
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::telemetry::metrics::Exposition;
 
-    fn places(connections: usize, unproven: usize) -> Arc<ConnectionSlots> {
+    fn slots(connections: usize, unproven: usize) -> Arc<ConnectionSlots> {
         let limits = Limits {
             connections,
             unproven,
@@ -207,33 +207,33 @@ mod tests {
         SocketAddr::from(([10, 0, 0, 1], port))
     }
 
-    fn open(places: &ConnectionSlots) -> (i64, i64) {
-        (places.open.unproven.get(), places.open.proven.get())
+    fn open(slots: &ConnectionSlots) -> (i64, i64) {
+        (slots.open.unproven.get(), slots.open.proven.get())
     }
 
     #[test]
     fn a_newcomer_takes_the_place_of_the_oldest_unproven_connection() {
-        let places = places(1, 2);
-        let [first, second, third] = [1, 2, 3].map(|port| places.acquire_slot(from(port)));
+        let slots = slots(1, 2);
+        let [first, second, third] = [1, 2, 3].map(|port| slots.acquire_slot(from(port)));
         assert!(first.shed.is_cancelled());
         assert!(!second.shed.is_cancelled() && !third.shed.is_cancelled());
         assert!(second.mark_proven() && second.mark_proven());
-        assert_eq!(open(&places), (2, 1));
-        let _fourth = places.acquire_slot(from(4));
-        let _fifth = places.acquire_slot(from(5));
+        assert_eq!(open(&slots), (2, 1));
+        let _fourth = slots.acquire_slot(from(4));
+        let _fifth = slots.acquire_slot(from(5));
         assert!(!second.shed.is_cancelled(), "is proven");
         assert!(third.shed.is_cancelled());
         assert!(!third.mark_proven(), "there is one place only");
         drop(second);
-        assert_eq!(open(&places), (4, 0));
+        assert_eq!(open(&slots), (4, 0));
     }
 
     #[test]
     fn a_connection_whose_review_is_being_decided_keeps_its_place() {
-        let places = places(1, 1);
-        let first = places.acquire_slot(from(1));
+        let slots = slots(1, 1);
+        let first = slots.acquire_slot(from(1));
         let [a, b] = [first.begin_review(), first.begin_review()];
-        let second = places.acquire_slot(from(2));
+        let second = slots.acquire_slot(from(2));
         drop(a);
         assert!(!first.shed.is_cancelled() && !second.shed.is_cancelled());
         drop(b);
@@ -243,10 +243,10 @@ mod tests {
 
     #[test]
     fn own_connection_takes_no_place() {
-        let places = places(1, 1);
-        let _own = places.own.register_own(from(9));
-        let own = places.acquire_slot(from(9));
-        let other = places.acquire_slot(from(1));
+        let slots = slots(1, 1);
+        let _own = slots.own.register_own(from(9));
+        let own = slots.acquire_slot(from(9));
+        let other = slots.acquire_slot(from(1));
         assert!(!own.shed.is_cancelled() && !other.shed.is_cancelled());
     }
 }

@@ -65,7 +65,7 @@ impl Listener {
     /// Serves until [`Shutdown`] is complete. Returns when every connection has ended.
     pub async fn serve(self) {
         let load = &self.metrics.load;
-        let places = ConnectionSlots::new(self.name, &self.limits, load, self.own);
+        let slots = ConnectionSlots::new(self.name, &self.limits, load, self.own);
         let connections = Arc::new(Connections {
             silent: load.shed(self.name, "silent"),
             full: load.shed(self.name, "full"),
@@ -91,15 +91,15 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let place = places.acquire_slot(peer);
-                    tasks.spawn(connections.clone().serve(stream, place));
+                    let slot = slots.acquire_slot(peer);
+                    tasks.spawn(connections.clone().serve(stream, slot));
                 }
                 Err(error) => {
                     if log.may_log() {
                         tracing::warn!(listener = self.name, %error, "accept failed");
                     }
                     // The process may have no file descriptors left; closing a connection frees one.
-                    places.shed_connection();
+                    slots.shed_connection();
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -108,7 +108,7 @@ impl Listener {
         // Closing the socket would reset connections that the kernel has already completed, so accept these first.
         tokio::task::yield_now().await;
         while let Some(Ok((stream, peer))) = self.socket.accept().now_or_never() {
-            tasks.spawn(connections.clone().serve(stream, places.acquire_slot(peer)));
+            tasks.spawn(connections.clone().serve(stream, slots.acquire_slot(peer)));
         }
         drop(self.socket);
         tokio::select! {
@@ -136,20 +136,20 @@ struct Connections {
 
 impl Connections {
     /// Serves one connection until it ends, or until another connection takes its slot.
-    async fn serve(self: Arc<Self>, stream: TcpStream, place: Arc<ConnectionSlot>) {
+    async fn serve(self: Arc<Self>, stream: TcpStream, slot: Arc<ConnectionSlot>) {
         let _open = OpenConnectionGuard::new(&self.metrics, self.name);
         tokio::select! {
             biased;
-            () = place.wait_until_shed() => {}
-            () = self.accept_tls(stream, &place) => {}
+            () = slot.wait_until_shed() => {}
+            () = self.accept_tls(stream, &slot) => {}
         }
     }
 
-    async fn accept_tls(self: Arc<Self>, stream: TcpStream, place: &Arc<ConnectionSlot>) {
+    async fn accept_tls(self: Arc<Self>, stream: TcpStream, slot: &Arc<ConnectionSlot>) {
         // An answer is one small write. With Nagle's algorithm it could wait for the client's acknowledgement.
         let _ = stream.set_nodelay(true);
         let Some(acceptor) = self.tls.clone() else {
-            return self.serve_http(stream, false, None, place).await;
+            return self.serve_http(stream, false, None, slot).await;
         };
         match timeout(self.limits.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
@@ -158,9 +158,9 @@ impl Connections {
                 let shown = session.peer_certificates().unwrap_or_default();
                 let client = self.clients.as_ref().map(|it| it.identify_client(shown));
                 if identify_caller(client.as_ref()) == Caller::Known {
-                    place.mark_proven();
+                    slot.mark_proven();
                 }
-                self.serve_http(stream, http2, client, place).await;
+                self.serve_http(stream, http2, client, slot).await;
             }
             Ok(Err(error)) => self.handshake_failed(&error.to_string()),
             Err(_) => self.handshake_failed("took too long"),
@@ -178,10 +178,10 @@ impl Connections {
         stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
         http2: bool,
         client: Option<TlsClient>,
-        place: &Arc<ConnectionSlot>,
+        slot: &Arc<ConnectionSlot>,
     ) {
         let activity = Arc::new(ConnectionActivity::default());
-        let (this, on, active) = (self.clone(), place.clone(), activity.clone());
+        let (this, on, active) = (self.clone(), slot.clone(), activity.clone());
         let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
             let serving = active.begin_request();
             request
@@ -200,7 +200,7 @@ impl Connections {
 
         tokio::select! {
             ended = connection.as_mut() => return log_connection_end(ended),
-            () = self.wait_until_idle(&activity, place) => {
+            () = self.wait_until_idle(&activity, slot) => {
                 self.silent.inc();
                 // A proven client is told that the connection ends, so that it does not send another request.
                 connection.as_mut().graceful_shutdown();
@@ -219,9 +219,9 @@ impl Connections {
     }
 
     /// Completes when the client has sent no request for longer than the connection may be idle.
-    async fn wait_until_idle(&self, activity: &ConnectionActivity, place: &ConnectionSlot) {
+    async fn wait_until_idle(&self, activity: &ConnectionActivity, slot: &ConnectionSlot) {
         loop {
-            let is_calm = place.is_proven() || place.unproven_count() <= self.limits.unproven_calm;
+            let is_calm = slot.is_proven() || slot.unproven_count() <= self.limits.unproven_calm;
             let allowed = match is_calm {
                 true => self.limits.idle,
                 false => self.limits.unproven_idle,

@@ -116,17 +116,20 @@ impl Share {
             return;
         }
         state.used += units;
-        let held = state.sources.entry(self.source).or_default();
-        held.units += units;
-        let entry = held.entries.entry(self.age).or_insert_with(|| ShareEntry {
-            units: 0,
-            lost: self.lost.clone(),
-        });
+        let source_shares = state.sources.entry(self.source).or_default();
+        source_shares.units += units;
+        let entry = source_shares
+            .entries
+            .entry(self.age)
+            .or_insert_with(|| ShareEntry {
+                units: 0,
+                lost: self.lost.clone(),
+            });
         entry.units += units;
         while state
             .sources
             .get(&self.source)
-            .is_some_and(|held| held.units > *per_source)
+            .is_some_and(|source_shares| source_shares.units > *per_source)
             && state.shed_oldest(self.source)
         {
             lost.source.inc();
@@ -152,13 +155,17 @@ impl Drop for Share {
 impl SharesState {
     /// The source that loses a share next.
     fn greediest_source(&self) -> Option<SourceNetwork> {
-        let greed = |held: &SourceShares| {
-            let largest = held.entries.values().map(|entry| entry.units).max();
-            let oldest = held.entries.keys().next().copied();
-            (held.units - largest.unwrap_or(0), Reverse(oldest))
+        let greed = |source_shares: &SourceShares| {
+            let largest = source_shares
+                .entries
+                .values()
+                .map(|entry| entry.units)
+                .max();
+            let oldest = source_shares.entries.keys().next().copied();
+            (source_shares.units - largest.unwrap_or(0), Reverse(oldest))
         };
         let all = self.sources.iter();
-        let greediest = all.max_by_key(|(_, held)| greed(held));
+        let greediest = all.max_by_key(|(_, source_shares)| greed(source_shares));
         greediest.map(|(source, _)| *source)
     }
 
@@ -167,17 +174,17 @@ impl SharesState {
         let oldest = self
             .sources
             .get(&source)
-            .and_then(|held| held.entries.keys().next().copied());
+            .and_then(|source_shares| source_shares.entries.keys().next().copied());
         let entry = oldest.and_then(|age| self.remove_share(source, age));
         entry.map(|entry| entry.lost.cancel()).is_some()
     }
 
     fn remove_share(&mut self, source: SourceNetwork, age: u64) -> Option<ShareEntry> {
-        let held = self.sources.get_mut(&source)?;
-        let entry = held.entries.remove(&age)?;
-        held.units -= entry.units;
+        let source_shares = self.sources.get_mut(&source)?;
+        let entry = source_shares.entries.remove(&age)?;
+        source_shares.units -= entry.units;
         self.used -= entry.units;
-        if held.entries.is_empty() {
+        if source_shares.entries.is_empty() {
             self.sources.remove(&source);
         }
         Some(entry)

@@ -18,7 +18,7 @@ pub(super) struct LogLimiter(Arc<LimiterState>);
 #[derive(Debug)]
 struct LimiterState {
     /// The subject of the lines for the summary, as in "and 3 more calls that were refused".
-    what: &'static str,
+    subject: &'static str,
     most: u64,
     unlogged: Counter,
     count: Mutex<PeriodCount>,
@@ -37,9 +37,9 @@ impl From<Instant> for PeriodCount {
 }
 
 impl LogLimiter {
-    pub(super) fn new(what: &'static str, most: u64, unlogged: Counter) -> LogLimiter {
+    pub(super) fn new(subject: &'static str, most: u64, unlogged: Counter) -> LogLimiter {
         LogLimiter(Arc::new(LimiterState {
-            what,
+            subject,
             most,
             unlogged,
             count: Mutex::new(PeriodCount::from(Instant::now())),
@@ -67,8 +67,11 @@ impl LogLimiter {
 
     async fn report_unlogged(self, at: Instant) {
         sleep_until(at).await;
-        let (more, what) = (self.reset_count(), self.0.what);
-        tracing::warn!("and {more} more {what} in the last {} s", PERIOD.as_secs());
+        let (more, subject) = (self.reset_count(), self.0.subject);
+        tracing::warn!(
+            "and {more} more {subject} in the last {} s",
+            PERIOD.as_secs()
+        );
     }
 
     /// Returns how many lines were left out, and starts a new count.

@@ -86,15 +86,15 @@ impl ReviewMemory {
     }
 
     /// Registers a body that arrives over the connection of `place`.
-    pub(super) fn begin_body(&self, place: &ConnectionSlot) -> ArrivingBody {
-        let pool = match place.is_proven() {
+    pub(super) fn begin_body(&self, slot: &ConnectionSlot) -> ArrivingBody {
+        let pool = match slot.is_proven() {
             true => &self.proven,
             false => &self.unproven,
         };
         let lost = CancellationToken::new();
         let age = self.ages.fetch_add(1, Ordering::Relaxed);
         ArrivingBody {
-            share: pool.new_share(place.source(), age, lost.clone()),
+            share: pool.new_share(slot.source(), age, lost.clone()),
             lost,
         }
     }

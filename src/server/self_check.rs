@@ -78,15 +78,16 @@ pub async fn check_served_certificate(
             .problem()
             .map_or_else(|| "no certificate yet".to_owned(), |p| p.to_string()));
     };
-    let first = dial_listener(listener, served.clone(), &own).await;
+    let address = to_loopback(listener);
+    let first = dial_listener(address, served.clone(), &own).await;
     let outcome = match (&first, resolver.served()) {
         // The certificate was replaced during the check.
         (Err(_), Some(now)) if !Arc::ptr_eq(&now, &served) => {
-            dial_listener(listener, now, &own).await
+            dial_listener(address, now, &own).await
         }
         _ => first,
     };
-    outcome.map_err(|why| format!("{listener}: {why}"))?;
+    outcome.map_err(|why| format!("{address}: {why}"))?;
     let valid = format!(
         "answers, certificate valid until {}",
         served.pair.not_after()
@@ -98,11 +99,10 @@ pub async fn check_served_certificate(
 }
 
 async fn dial_listener(
-    listener: SocketAddr,
+    address: SocketAddr,
     served: Arc<ServedCertificate>,
     own: &OwnConnections,
 ) -> Result<(), String> {
-    let address = to_loopback(listener);
     let config = client_config(served).map_err(|error| error.to_string())?;
     let connect = async {
         let socket = match address {

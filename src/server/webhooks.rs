@@ -141,8 +141,8 @@ async fn handle_call(State(route): State<Arc<WebhookRoute>>, request: Request) -
             message,
         );
     }
-    let place = request.extensions().get::<Arc<ConnectionSlot>>().cloned();
-    let place = place.unwrap_or_else(|| route.shared.elsewhere.acquire_slot(UNKNOWN_PEER));
+    let slot = request.extensions().get::<Arc<ConnectionSlot>>().cloned();
+    let slot = slot.unwrap_or_else(|| route.shared.elsewhere.acquire_slot(UNKNOWN_PEER));
     let RouterState { limits, memory, .. } = &*route.shared;
     let bounds = BodyBounds {
         limit: limits.body_bytes,
@@ -150,9 +150,9 @@ async fn handle_call(State(route): State<Arc<WebhookRoute>>, request: Request) -
         deadline,
         per_value: route.handler.bytes_per_value(),
     };
-    let arriving = memory.begin_body(&place);
-    let held = match body::read_body(request.into_body(), bounds, arriving, memory).await {
-        Ok(held) => held,
+    let arriving = memory.begin_body(&slot);
+    let received = match body::read_body(request.into_body(), bounds, arriving, memory).await {
+        Ok(received) => received,
         Err(error) => return route.body_error_response(error),
     };
     // The permit is held until the verdict, because copies of the body exist until then.
@@ -160,7 +160,7 @@ async fn handle_call(State(route): State<Arc<WebhookRoute>>, request: Request) -
         bytes,
         memory: _memory,
         excess,
-    } = held;
+    } = received;
     let parsed = review::Request::parse(&bytes);
     drop(bytes);
     let mut request = match parsed {
@@ -168,7 +168,7 @@ async fn handle_call(State(route): State<Arc<WebhookRoute>>, request: Request) -
         Err(malformed) => return route.malformed_response(malformed),
     };
     request.is_verified = caller == Some(Caller::Known);
-    let _deciding = place.begin_review();
+    let _deciding = slot.begin_review();
     let verdict = match excess {
         None => route.decide_review(&request, deadline).await,
         Some(excess) => route.refuse_excessive(&request, &excess.to_string()),
@@ -181,7 +181,7 @@ async fn handle_call(State(route): State<Arc<WebhookRoute>>, request: Request) -
         .get_or_create(&label)
         .observe(arrival.elapsed().as_secs_f64());
     let mut answer = route.verdict_response(&request, &verdict, caller);
-    if !place.mark_proven() {
+    if !slot.mark_proven() {
         answer.extensions_mut().insert(SlotsExhausted);
     }
     answer

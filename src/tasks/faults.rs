@@ -45,11 +45,11 @@ pub fn fault_file(task: &str) -> Option<PathBuf> {
 #[allow(clippy::panic)] // panics on purpose
 pub fn apply_fault(file: &PathBuf) -> String {
     loop {
-        let said = std::fs::read_to_string(file).unwrap_or_default();
-        match said.as_str() {
+        let content = std::fs::read_to_string(file).unwrap_or_default();
+        match content.as_str() {
             "panic" => panic!("a fault on purpose"),
             "block" => std::thread::sleep(POLL_PERIOD),
-            _ => return said,
+            _ => return content,
         }
     }
 }

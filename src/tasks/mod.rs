@@ -89,15 +89,12 @@ impl Supervisor {
     }
 
     /// Reports a fault. Later faults are only logged.
-    pub fn report_fault(&self, task: impl Into<Cow<'static, str>>, what: impl Into<String>) {
-        let (task, what) = (task.into(), what.into());
-        error!(%task, what, "the process can't go on");
+    pub fn report_fault(&self, task: impl Into<Cow<'static, str>>, description: impl Into<String>) {
+        let (task, description) = (task.into(), description.into());
+        error!(%task, what = description, "the process can't go on");
         self.fault.send_if_modified(|fault| {
             let first = fault.is_none();
-            fault.get_or_insert(Fault {
-                task,
-                description: what,
-            });
+            fault.get_or_insert(Fault { task, description });
             first
         });
     }

@@ -267,16 +267,16 @@ impl ErrorStatus {
             .map(ErrorDetails::forbidden_prefix)
             .unwrap_or_default();
         let refused = self.message.strip_prefix(&about);
-        let refused = refused.and_then(|said| said.strip_prefix("forbidden: User \""));
-        refused.is_some_and(|said| said.contains("\" cannot "))
+        let refused = refused.and_then(|rest| rest.strip_prefix("forbidden: User \""));
+        refused.is_some_and(|rest| rest.contains("\" cannot "))
     }
 
     /// Whether a 500 reports that an object whose `scale` was read lacks a field. The author of the object has left out
     /// the field, and the rule reports it.
     fn is_missing_replicas_field(&self) -> bool {
-        let said = self.message.strip_prefix("Internal error occurred: ");
-        let said = said.unwrap_or(&self.message);
-        said.starts_with("the spec replicas field ")
+        let message = self.message.strip_prefix("Internal error occurred: ");
+        let message = message.unwrap_or(&self.message);
+        message.starts_with("the spec replicas field ")
     }
 }
 

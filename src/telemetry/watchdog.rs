@@ -51,22 +51,22 @@ struct ProbeState {
 impl WatchdogStatus {
     /// Names of all probes, and whether each part has stalled.
     pub fn stalled_probes(&self) -> Vec<(&'static str, bool)> {
-        let seen = self.0.lock();
-        let states = seen.probes.iter();
+        let state = self.0.lock();
+        let states = state.probes.iter();
         states.map(|s| (s.name, s.stalled.is_some())).collect()
     }
 
     /// The reason why the process must be restarted, or `None`.
     pub fn liveness_failure(&self, now: Instant) -> Option<String> {
-        let seen = self.0.lock();
-        let asleep = now.saturating_duration_since(seen.last_round);
+        let state = self.0.lock();
+        let asleep = now.saturating_duration_since(state.last_round);
         if asleep > ASLEEP_AFTER {
             return Some(format!("the watchdog has not looked for {asleep:.0?}"));
         }
-        seen.probes.iter().find_map(|state| {
-            let (since, why) = state.stalled.as_ref()?;
+        state.probes.iter().find_map(|probe| {
+            let (since, reason) = probe.stalled.as_ref()?;
             let lasts = now.saturating_duration_since(*since);
-            (lasts >= state.restart_after?).then(|| format!("{}: {why}", state.name))
+            (lasts >= probe.restart_after?).then(|| format!("{}: {reason}", probe.name))
         })
     }
 
@@ -84,9 +84,9 @@ impl WatchdogStatus {
 
     /// Runs every probe once.
     fn run_probes(&self, probes: &mut [WatchdogProbe], now: Instant) {
-        for (place, probe) in probes.iter_mut().enumerate() {
+        for (index, probe) in probes.iter_mut().enumerate() {
             let found = (probe.check)(now); // without the lock, because it may block
-            if let Some(state) = self.0.lock().probes.get_mut(place) {
+            if let Some(state) = self.0.lock().probes.get_mut(index) {
                 state.record_result(found, now);
             }
         }
@@ -121,14 +121,14 @@ pub fn start_watchdog(
     stop: CancellationToken,
     died: impl FnOnce(&(dyn Any + Send)) + Send + 'static,
 ) -> std::io::Result<WatchdogStatus> {
-    let sight = WatchdogStatus::new(&probes, Instant::now());
-    let seen = sight.clone();
+    let status = WatchdogStatus::new(&probes, Instant::now());
+    let thread_status = status.clone();
     std::thread::Builder::new()
         .name("watchdog".to_owned())
         .spawn(move || {
             let looks = AssertUnwindSafe(|| {
                 while !stop.is_cancelled() {
-                    seen.run_probes(&mut probes, Instant::now());
+                    thread_status.run_probes(&mut probes, Instant::now());
                     std::thread::sleep(PROBE_PERIOD);
                 }
             });
@@ -136,7 +136,7 @@ pub fn start_watchdog(
                 died(&*panic);
             }
         })?;
-    Ok(sight)
+    Ok(status)
 }
 
 #[cfg(test)]
@@ -162,41 +162,41 @@ mod tests {
     fn stall_fails_liveness_only_after_restart_after() {
         let (mut probes, found) = probe(Some(30 * SECOND));
         let begin = Instant::now();
-        let sight = WatchdogStatus::new(&probes, begin);
-        sight.run_probes(&mut probes, begin);
-        assert_eq!(sight.stalled_probes(), [("index", false)]);
+        let status = WatchdogStatus::new(&probes, begin);
+        status.run_probes(&mut probes, begin);
+        assert_eq!(status.stalled_probes(), [("index", false)]);
 
         *found.lock() = Some("it is locked".to_owned());
-        sight.run_probes(&mut probes, begin + 5 * SECOND);
-        assert_eq!(sight.stalled_probes(), [("index", true)]);
-        assert_eq!(sight.liveness_failure(begin + 34 * SECOND), None);
-        sight.run_probes(&mut probes, begin + 30 * SECOND);
-        let why = sight.liveness_failure(begin + 35 * SECOND);
+        status.run_probes(&mut probes, begin + 5 * SECOND);
+        assert_eq!(status.stalled_probes(), [("index", true)]);
+        assert_eq!(status.liveness_failure(begin + 34 * SECOND), None);
+        status.run_probes(&mut probes, begin + 30 * SECOND);
+        let why = status.liveness_failure(begin + 35 * SECOND);
         assert_eq!(why.as_deref(), Some("index: it is locked"));
 
         *found.lock() = None;
-        sight.run_probes(&mut probes, begin + 36 * SECOND);
-        assert_eq!(sight.stalled_probes(), [("index", false)]);
-        assert_eq!(sight.liveness_failure(begin + 99 * SECOND), None);
+        status.run_probes(&mut probes, begin + 36 * SECOND);
+        assert_eq!(status.stalled_probes(), [("index", false)]);
+        assert_eq!(status.liveness_failure(begin + 99 * SECOND), None);
     }
 
     #[test]
     fn stall_without_restart_after_never_fails_liveness() {
         let (mut probes, found) = probe(None);
         let begin = Instant::now();
-        let sight = WatchdogStatus::new(&probes, begin);
+        let status = WatchdogStatus::new(&probes, begin);
         *found.lock() = Some("the API server says nothing".to_owned());
-        sight.run_probes(&mut probes, begin);
-        assert_eq!(sight.stalled_probes(), [("index", true)]);
-        assert_eq!(sight.liveness_failure(begin + 100 * SECOND), None);
+        status.run_probes(&mut probes, begin);
+        assert_eq!(status.stalled_probes(), [("index", true)]);
+        assert_eq!(status.liveness_failure(begin + 100 * SECOND), None);
     }
 
     #[test]
     fn stopped_watchdog_fails_liveness() {
         let (probes, _) = probe(None);
         let begin = Instant::now();
-        let sight = WatchdogStatus::new(&probes, begin);
-        let why = sight.liveness_failure(begin + 121 * SECOND).unwrap();
+        let status = WatchdogStatus::new(&probes, begin);
+        let why = status.liveness_failure(begin + 121 * SECOND).unwrap();
         assert_eq!(why, "the watchdog has not looked for 121s");
     }
 

@@ -89,8 +89,8 @@ impl CertificateFiles {
         }
     }
 
-    fn describe_problem(&self, what: &str) -> String {
-        format!("certificates in {}: {what}", self.directory.display())
+    fn describe_problem(&self, problem: &str) -> String {
+        format!("certificates in {}: {problem}", self.directory.display())
     }
 
     fn keep_current(&self, problem: String) -> bool {

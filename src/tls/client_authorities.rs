@@ -59,27 +59,27 @@ impl ClientAuthorities {
     pub async fn reload_periodically(self: Arc<Self>, period: Duration, stop: CancellationToken) {
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = String::new();
+        let mut logged_problem = String::new();
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             let this = Arc::clone(&self);
             let Ok(read) = tokio::task::spawn_blocking(move || load_roots(&this.file)).await else {
                 continue;
             };
             match read {
-                Ok(trust) if trust.pem == self.current.load().pem => told.clear(),
+                Ok(trust) if trust.pem == self.current.load().pem => logged_problem.clear(),
                 Ok(trust) => {
                     tracing::info!(file = %self.file.display(), "new authorities of client certificates");
                     self.current.store(Arc::new(trust));
-                    told.clear();
+                    logged_problem.clear();
                 }
                 Err(error) => {
                     let problem = format!("{error:#}");
-                    if problem != told {
+                    if problem != logged_problem {
                         tracing::error!(
                             problem,
                             "keeping the former authorities of client certificates"
                         );
-                        told = problem;
+                        logged_problem = problem;
                     }
                 }
             }
@@ -145,20 +145,23 @@ impl fmt::Debug for ClientAuthorities {
 
 fn load_roots(file: &std::path::Path) -> anyhow::Result<TrustedRoots> {
     use std::io::Read;
-    let what = || format!("certificate authorities of clients in {}", file.display());
+    let description = || format!("certificate authorities of clients in {}", file.display());
     let mut pem = Vec::new();
     std::fs::File::open(file)
         .and_then(|opened| opened.take(MAX_FILE_BYTES).read_to_end(&mut pem))
-        .with_context(what)?;
+        .with_context(description)?;
     let mut roots = RootCertStore::empty();
-    for root in parse_certificates(&pem).with_context(what)? {
-        roots.add(root).with_context(what)?;
+    for root in parse_certificates(&pem).with_context(description)? {
+        roots.add(root).with_context(description)?;
     }
     if roots.is_empty() {
-        return Err(anyhow::anyhow!("no PEM block CERTIFICATE")).with_context(what);
+        return Err(anyhow::anyhow!("no PEM block CERTIFICATE")).with_context(description);
     }
     let builder = WebPkiClientVerifier::builder_with_provider(roots.into(), crypto_provider());
-    let verifier = builder.allow_unauthenticated().build().with_context(what)?;
+    let verifier = builder
+        .allow_unauthenticated()
+        .build()
+        .with_context(description)?;
     Ok(TrustedRoots { pem, verifier })
 }
 

@@ -73,12 +73,12 @@ impl PathGuard {
 }
 
 /// Compares in a time that does not show how many bytes are equal.
-fn is_equal_constant_time(one: &str, other: &str) -> bool {
-    let differing = one
+fn is_equal_constant_time(first: &str, second: &str) -> bool {
+    let differing = first
         .bytes()
-        .zip(other.bytes())
+        .zip(second.bytes())
         .fold(0, |all, (a, b)| all | (a ^ b));
-    one.len() == other.len() && differing == 0
+    first.len() == second.len() && differing == 0
 }
 
 #[cfg(test)]
@@ -88,14 +88,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn calls_need_a_known_segment_once_it_is_required() {
         let doors = PathGuard::default();
-        let [one, other] = ["1", "2"].map(|digit| digit.repeat(32));
-        let path = format!("/{one}/validate/pods");
-        let strange = format!("/{other}/validate/pods");
+        let [first, second] = ["1", "2"].map(|digit| digit.repeat(32));
+        let path = format!("/{first}/validate/pods");
+        let strange = format!("/{second}/validate/pods");
         let plain = Some("/validate/pods");
         for path in [&path, &strange, "/validate/pods"] {
             assert_eq!(doors.strip_segment(path), plain);
         }
-        doors.require_segments(vec![one.clone()]);
+        doors.require_segments(vec![first.clone()]);
         assert_eq!(doors.strip_segment(&path), plain);
         assert_eq!(doors.strip_segment(&strange), None);
         assert_eq!(doors.strip_segment("/validate/pods"), None);
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(doors.strip_segment("/validate/pods"), plain);
         tokio::time::advance(PLAIN_PATH_GRACE).await;
         assert_eq!(doors.strip_segment(&strange), plain, "what is known is old");
-        doors.require_segments(vec![one]);
+        doors.require_segments(vec![first]);
         assert_eq!(doors.strip_segment("/validate/pods"), None);
     }
 }

@@ -1,5 +1,5 @@
-//! A fake API server for unit tests, in memory: it keeps objects, checks resource versions, writes down requests, and can
-//! refuse them, before or after doing what they ask. It knows no kinds: an object is JSON at a path.
+//! A fake API server for unit tests. It keeps objects in memory, checks resource versions, and records requests. It can
+//! refuse a request before or after it carries out the request. It knows no kinds: an object is JSON at a path.
 #![allow(clippy::unwrap_used)] // a test fails by a panic
 
 use std::collections::BTreeMap;
@@ -14,20 +14,21 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// What a request is answered instead.
+/// The answer that a request gets instead of its result.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// Begin of method and path, e.g. `POST /api/v1/namespaces/n/pods`. `P` alone is every POST, PUT and PATCH.
+    /// The beginning of method and path, such as `POST /api/v1/namespaces/n/pods`. `P` selects every POST, PUT and
+    /// PATCH, and an empty text every request.
     pub of: &'static str,
     /// Status code of the answer.
     pub code: u16,
     /// Message of the answer.
     pub message: &'static str,
-    /// Whether it is done all the same.
+    /// Whether the server carries out the request nevertheless.
     pub done: bool,
 }
 
-/// What the fake holds, and how it behaves.
+/// The objects of the fake, and its behaviour.
 #[derive(Debug, Default)]
 pub struct State {
     /// Objects by path.
@@ -38,21 +39,23 @@ pub struct State {
     pub requests: Vec<(String, Value)>,
     /// Method and path of each write that was accepted.
     pub writes: Vec<String>,
-    /// What is refused.
+    /// Which requests are refused.
     pub refusal: Option<Refusal>,
-    /// What a webhook does to each object that is written.
+    /// The change that a webhook makes to each written object.
     pub mutation: Option<fn(&mut Value)>,
     /// How long a dry run takes.
     pub trial: Duration,
     /// How long a list of Pods takes.
     pub reading: Duration,
-    /// How long a write takes, that of an Event aside.
+    /// How long a write takes. Writes of Events take no time.
     pub writing: Duration,
-    /// How often a request lets other tasks go first; once without.
+    /// How often a request yields to other tasks. Without this function, it yields once.
     pub pace: Option<fn() -> usize>,
+    /// Whether the fake never answers new requests.
+    pub is_hanging: bool,
 }
 
-/// The fake; a clone is the same server.
+/// The fake. A clone is the same server.
 #[derive(Clone, Debug, Default)]
 pub struct FakeApi(pub Arc<Mutex<State>>);
 
@@ -67,7 +70,13 @@ impl FakeApi {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-                let pace = state.lock().pace;
+                let (pace, is_hanging) = {
+                    let state = state.lock();
+                    (state.pace, state.is_hanging)
+                };
+                if is_hanging {
+                    std::future::pending::<()>().await;
+                }
                 for _ in 0..pace.map_or(1, |pace| pace()) {
                     tokio::task::yield_now().await;
                 }
@@ -103,7 +112,7 @@ impl FakeApi {
         Client::new(service, "default")
     }
 
-    /// Method and path of each request so far, Events left out.
+    /// Method and path of each request so far, without those for Events.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
         let state = self.0.lock();
@@ -119,7 +128,7 @@ impl FakeApi {
         bodies.map(|(_, body)| body.clone()).collect()
     }
 
-    /// Refuses from now on.
+    /// Sets which requests are refused from now on.
     pub fn refuse(&self, refusal: Option<Refusal>) {
         self.0.lock().refusal = refusal;
     }
@@ -212,14 +221,14 @@ impl State {
         if let Some(mutate) = self.mutation {
             mutate(&mut object);
         }
-        // As etcd3/store.go: what changes nothing is not written.
+        // The API server does not write an update that changes nothing (`etcd3/store.go`).
         if self.objects.get(path) == Some(&object) {
             return (200, object);
         }
         (200, self.put(path, object))
     }
 
-    /// The object at a path that a write is about, unless the write is about another version of it.
+    /// The stored object at the path of a write, unless the write names another version of the object.
     fn checked(&self, path: &str, written: &Value) -> Result<Value, (u16, Value)> {
         let Some(object) = self.objects.get(path) else {
             return Err(failure(404, "NotFound", "there is none"));
@@ -247,11 +256,11 @@ impl State {
     }
 }
 
-/// Subresources of which a patch goes to the object itself.
+/// Subresources whose patches go to the object itself.
 const SUBRESOURCES: [&str; 2] = ["/status", "/resize"];
 
-/// Merges the entries of webhook configurations by their names, as strategic merge patches do, and takes them out of the
-/// patch.
+/// Merges the entries of webhook configurations by their names, as a strategic merge patch does, and removes them from
+/// the patch.
 fn merge_webhooks(object: &mut Value, patch: &mut Value) {
     let entries = object.get_mut("webhooks").and_then(Value::as_array_mut);
     let changes = patch

@@ -1,7 +1,8 @@
-//! The pages about alarms and metrics speak of those that there are.
+//! The pages about alarms and metrics name every alarm, and only metrics that exist.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+
+use crate::source_files::library_sources;
 
 const ALARMS: &str = include_str!("../../manifests/monitoring/alarms.yaml");
 const ON_CALL: &str = include_str!("../../docs/on-call.md");
@@ -32,8 +33,8 @@ fn every_alarm_is_made_to_fire() {
 #[test]
 fn alarms_use_existing_metrics() {
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    let words = ALARMS.split(|c| !is_name(c));
-    let used = words.filter(|w| w.starts_with("operating_") || w.starts_with("process_"));
+    let names = ALARMS.split(|c| !is_name(c));
+    let used = names.filter(|w| w.starts_with("operating_") || w.starts_with("process_"));
     let mut count = 0;
     for metric in used {
         // The number of observations of a histogram.
@@ -76,9 +77,9 @@ pub fn selectors() -> BTreeSet<(String, Vec<String>)> {
             let values: Vec<_> = value.trim_matches(['~', '"']).split('|').collect();
             let with = |known: &Vec<String>| {
                 let known = known.clone();
-                let one =
+                let with_value =
                     |value: &&str| [known.clone(), vec![format!("{label}=\"{value}\"")]].concat();
-                values.iter().map(one).collect::<Vec<_>>()
+                values.iter().map(with_value).collect::<Vec<_>>()
             };
             all = all.iter().flat_map(with).collect();
         }
@@ -89,21 +90,10 @@ pub fn selectors() -> BTreeSet<(String, Vec<String>)> {
 
 #[test]
 fn no_label_takes_a_value_that_a_tenant_chooses() {
-    fn sources(folder: &Path, out: &mut Vec<String>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                sources(&path, out);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                out.push(std::fs::read_to_string(&path).unwrap());
-            }
-        }
-    }
-    let mut all = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut all);
+    let files = library_sources();
     let mut fields = 0;
-    for text in &all {
-        for labels in text.split("EncodeLabelSet)]").skip(1) {
+    for file in &files {
+        for labels in file.text.split("EncodeLabelSet)]").skip(1) {
             let (body, _) = labels.split_once("\n}").unwrap();
             for line in body
                 .lines()
@@ -119,9 +109,9 @@ fn no_label_takes_a_value_that_a_tenant_chooses() {
     }
     assert!(fields > 10, "{fields}");
     // `reads` writes labels by hand; its rows are of type `&'static str`.
-    let by_hand = all
+    let by_hand = files
         .iter()
-        .filter(|text| text.contains(".encode_family("))
+        .filter(|file| file.text.contains(".encode_family("))
         .count();
     assert_eq!(by_hand, 1);
 }

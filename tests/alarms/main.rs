@@ -1,9 +1,11 @@
-//! Every alarm of `manifests/monitoring/alarms.yaml` fires when the state that it is for has come about, and no other alarm
-//! does. Prometheus's own engine evaluates real scrapes.
+//! Every alarm of `manifests/monitoring/alarms.yaml` fires when its cause is present, and no other alarm fires. The
+//! rule engine of Prometheus evaluates real scrapes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod docs;
 mod plant;
+#[path = "../source_files/mod.rs"]
+mod source_files;
 
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
@@ -70,12 +72,12 @@ async fn webhook_configuration_that_is_gone() {
     let needed =
         RequiredConfiguration::from_installed("ValidatingWebhookConfiguration", "ours", stored)
             .unwrap();
-    let told: registration::ConfigurationObserver = std::sync::Arc::new(|_| {});
+    let ignore_configuration: registration::ConfigurationObserver = std::sync::Arc::new(|_| {});
     registration::start_registration_watches(
         &plant.client,
         &plant.caches,
         vec![needed],
-        &told,
+        &ignore_configuration,
         &plant.supervisor,
     );
     plant::until(|| !plant.caches.registration.is_complete()).await;

@@ -71,7 +71,7 @@ pub struct Plant {
     alone: Option<MutexGuard<'static, ()>>,
 }
 
-/// Decides as it is told.
+/// Decides as the test says.
 struct Fixed(fn() -> Verdict);
 
 #[async_trait]
@@ -141,11 +141,11 @@ impl Plant {
         let catch_up = watches::start_watches(&client, &caches, true, &supervisor);
         let ledgers = Ledgers::new(RuleStore::new(client.clone(), Arc::clone(&index), catch_up));
         let stalled = Arc::new(Mutex::new(false));
-        let look = Arc::clone(&stalled);
+        let is_stalled = Arc::clone(&stalled);
         let probe = WatchdogProbe {
             name: "index-lock",
             restart_after: None,
-            check: Box::new(move |_| match *look.lock() {
+            check: Box::new(move |_| match *is_stalled.lock() {
                 true => Err("as asked".to_owned()),
                 false => Ok(()),
             }),

@@ -1,4 +1,4 @@
-//! Policies of a namespace by which the API server refuses writes.
+//! ValidatingAdmissionPolicies of a namespace, with which tests make the API server refuse writes.
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,

@@ -1,4 +1,4 @@
-//! Updates that are taken back, and such as meet another operation on the Pod.
+//! Updates that are cancelled, and updates that meet another operation on the Pod.
 
 use kube::ResourceExt;
 use operating::api::keys::Family;

@@ -12,7 +12,7 @@ use testbed::{Bed, Scope, wait};
 
 use crate::admission_policies::Policy;
 use crate::fixtures::{Set, condition, label, uids};
-use crate::membership::told;
+use crate::membership::until_event;
 
 async fn until_gone(set: &Set<'_>) {
     wait::until("the set to go", async || {
@@ -71,8 +71,8 @@ async fn orphaned_pods_stay_and_serve() {
     set.api.delete("web", &orphan).await.unwrap();
     until_gone(&set).await;
     let after = scope.all_available("app=web", 2).await;
-    let kept = |uid: &String| after.iter().any(|p| p.metadata.uid.as_ref() == Some(uid));
-    assert!(uids(&before).values().all(kept));
+    let survives = |uid: &String| after.iter().any(|p| p.metadata.uid.as_ref() == Some(uid));
+    assert!(uids(&before).values().all(survives));
     for pod in after {
         assert_eq!(pod.metadata.owner_references, None);
         assert_eq!(label(&pod, keys::TO_DELETE), None);
@@ -142,11 +142,11 @@ async fn pod_waiting_for_the_budget_is_deleted_with_its_set() {
     let waits = |pod: &Pod| label(pod, &Family::PreCheck.key("collaset")).is_some();
     set.until_pods("all to wait", |pods| pods.values().all(waits))
         .await;
-    let told = "of PodTransitionRule web: at most 0 of 3 Pods may be unavailable";
-    let says = |set: &operating::api::collaset::CollaSet| {
-        condition(set, "Ready").is_some_and(|c| c.message.contains(told))
+    let reason = "of PodTransitionRule web: at most 0 of 3 Pods may be unavailable";
+    let names_budget = |set: &operating::api::collaset::CollaSet| {
+        condition(set, "Ready").is_some_and(|c| c.message.contains(reason))
     };
-    set.until("the budget to be named", says).await;
+    set.until("the budget to be named", names_budget).await;
     let background = by(PropagationPolicy::Background);
     set.api.delete("web", &background).await.unwrap();
     until_gone(&set).await;
@@ -166,13 +166,13 @@ async fn other_rules_hold_a_deleted_set_and_are_named() {
     set.api.delete("web", &background).await.unwrap();
     let first = before[&0].name_any().min(before[&1].name_any());
     let first = first.min(before[&2].name_any());
-    let told = format!(
+    let reason = format!(
         "3 Pods left; Pod {first} waits for rule drained of PodTransitionRule web: block by label check policy"
     );
-    let says = |set: &operating::api::collaset::CollaSet| {
-        condition(set, "Terminating").is_some_and(|c| c.message.starts_with(&told))
+    let names_rule = |set: &operating::api::collaset::CollaSet| {
+        condition(set, "Terminating").is_some_and(|c| c.message.starts_with(&reason))
     };
-    set.until("to name the rule", says).await;
+    set.until("to name the rule", names_rule).await;
     for pod in before.values() {
         let pod = scope.get(&pod.name_any()).await;
         assert!(is_available(&pod), "{:?}", pod.labels());
@@ -196,11 +196,11 @@ async fn set_that_is_deleted_waits_for_cooperators_and_names_them() {
     scope.patch(&pod, protected).await.unwrap();
     let background = by(PropagationPolicy::Background);
     set.api.delete("web", &background).await.unwrap();
-    let told = format!("1 Pod left; Pod {pod} waits until finalizer {finalizer} is taken off");
-    let says = |set: &operating::api::collaset::CollaSet| {
-        condition(set, "Terminating").is_some_and(|c| c.message == told)
+    let message = format!("1 Pod left; Pod {pod} waits until finalizer {finalizer} is taken off");
+    let names_finalizer = |set: &operating::api::collaset::CollaSet| {
+        condition(set, "Terminating").is_some_and(|c| c.message == message)
     };
-    set.until("to name the finalizer", says).await;
+    set.until("to name the finalizer", names_finalizer).await;
     scope.patch(&pod, protect(json!([]))).await.unwrap();
     until_gone(&set).await;
 }
@@ -236,7 +236,7 @@ async fn refused_deletion_is_reported_on_the_pod() {
     let refusing = Policy::new(&scope, ("DELETE", "pods"), "false", "Forbidden").await;
     let background = by(PropagationPolicy::Background);
     set.api.delete("web", &background).await.unwrap();
-    told(&scope, "FailedDelete", "not as long as the test says so").await;
+    until_event(&scope, "FailedDelete", "not as long as the test says so").await;
     refusing.lift().await;
     until_gone(&set).await;
 }
@@ -248,8 +248,8 @@ async fn held_from_deletion<'a>(scope: &'a Scope) -> (Set<'a>, String) {
     let name = set.pod(0).await.name_any();
     set.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }))
         .await;
-    let told = |p: &Pod| label(p, keys::TO_DELETE).is_some();
-    scope.until_pod(&name, "to be told to go", told).await;
+    let is_marked = |p: &Pod| label(p, keys::TO_DELETE).is_some();
+    scope.until_pod(&name, "to be told to go", is_marked).await;
     (set, name)
 }
 

@@ -1,4 +1,4 @@
-//! What other tools and controllers do with a set: kubectl, disruption budgets, autoscaling.
+//! kubectl, disruption budgets and autoscaling on a set.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::fixtures::Set;
 
 /// `kubectl ARGS… -n NAMESPACE`, which has to succeed.
 pub async fn kubectl(scope: &Scope, args: &[&str]) -> String {
-    let said = Bed::shared().await.ask_kubectl_in(scope, args).await;
-    said.success().text()
+    let output = Bed::shared().await.ask_kubectl_in(scope, args).await;
+    output.success().text()
 }
 
 /// The command of docs/collasets.md.

@@ -1,4 +1,4 @@
-//! A CollaSet and its Pods in a namespace.
+//! A CollaSet and its Pods in a namespace, and functions that wait for them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -102,24 +102,24 @@ impl<'a> Set<'a> {
         .await
     }
 
-    pub async fn until(&self, what: &str, test: impl Fn(&CollaSet) -> bool) -> CollaSet {
+    pub async fn until(&self, condition: &str, test: impl Fn(&CollaSet) -> bool) -> CollaSet {
         let probe = async || Some(self.get().await).filter(&test);
         match wait::found(probe).await {
             Some(set) => set,
             None => panic!(
-                "CollaSet {}: waited for {what}; {}",
+                "CollaSet {}: waited for {condition}; {}",
                 self.name,
-                self.told().await
+                self.describe().await
             ),
         }
     }
 
-    /// What there is to say of a set that does not come to what a test waits for.
-    async fn told(&self) -> String {
+    /// Describes a set that does not reach the state that a test waits for.
+    async fn describe(&self) -> String {
         let set = self.get().await;
         let pods: Api<Pod> = Api::namespaced(self.scope.client.clone(), &self.scope.namespace);
         let pods = pods.list(&ListParams::default()).await;
-        let told = |pod: &Pod| {
+        let describe = |pod: &Pod| {
             format!(
                 "{}: {:?} {:?} {:?} {} {}",
                 pod.name_any(),
@@ -130,7 +130,7 @@ impl<'a> Set<'a> {
                 json!(pod.status)
             )
         };
-        let pods: Vec<_> = pods.iter().flatten().map(told).collect();
+        let pods: Vec<_> = pods.iter().flatten().map(describe).collect();
         format!(
             "it is at generation {:?}: {}\n{}",
             set.metadata.generation,
@@ -167,9 +167,9 @@ impl<'a> Set<'a> {
         self.pods().await.remove(&id).unwrap()
     }
 
-    /// Waits until its Pods are as wanted.
-    pub async fn until_pods(&self, what: &str, test: impl Fn(&Pods) -> bool) -> Pods {
-        wait::value(&format!("Pods of {}: {what}", self.name), async || {
+    /// Waits until its Pods satisfy the condition.
+    pub async fn until_pods(&self, condition: &str, test: impl Fn(&Pods) -> bool) -> Pods {
+        wait::value(&format!("Pods of {}: {condition}", self.name), async || {
             Some(self.pods().await).filter(&test)
         })
         .await
@@ -180,9 +180,11 @@ impl<'a> Set<'a> {
         let rules = json!([{ "name": "hold", "labelCheck": { "requires": { "matchLabels": { "go": "1" } } } }]);
         let spec = json!({ "selector": { "matchLabels": { "app": self.name } }, "rules": rules });
         self.scope.try_rule("hold", spec).await.unwrap();
-        let seen =
+        let counts_pods =
             |s: &operating::api::podtransitionrule::PodTransitionRuleStatus| s.expected_pods > 0;
-        self.scope.until_status("hold", "its Pods", seen).await;
+        self.scope
+            .until_status("hold", "its Pods", counts_pods)
+            .await;
     }
 
     pub async fn release(&self) {

@@ -1,4 +1,5 @@
-//! In-place updates are over when the kubelet has done what is asked, and are made only where they come to the same.
+//! An in-place update ends when the kubelet has made the change. It is used only where its result equals that of a new
+//! Pod.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -101,8 +102,8 @@ async fn pod_with_infeasible_resize_is_recreated_after_spec_change() {
         .unwrap();
     scope
         .until_pod(&name, "the kubelet to see it", |pod| {
-            let seen = pod.status.as_ref().unwrap().observed_generation;
-            seen.is_none() || seen >= written.metadata.generation
+            let observed = pod.status.as_ref().unwrap().observed_generation;
+            observed.is_none() || observed >= written.metadata.generation
         })
         .await;
     policy.lift().await;

@@ -1,4 +1,4 @@
-//! Instance IDs, and people who edit them.
+//! The pools of instance IDs, also when people edit them.
 
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -10,7 +10,7 @@ use testbed::pods::is_available;
 use testbed::{Bed, wait};
 
 use crate::fixtures::{Pods, Set, condition, image, label, uids};
-use crate::pod_creation_failures::until_told;
+use crate::pod_creation_failures::until_condition_false;
 
 /// Waits until the pool holds as many IDs with the updated revision.
 async fn until_mended(set: &Set<'_>, count: usize) -> ResourceContext {
@@ -123,15 +123,15 @@ async fn empty_pool_is_deleted_unless_a_set_uses_it() {
         let created = set.pools().create(&PostParams::default(), &pool).await;
         created.unwrap();
     }
-    let there = async |name: &str| set.pools().get_opt(name).await.unwrap().is_some();
-    wait::until("the empty one to go", async || !there("empty").await).await;
-    assert!(there("used").await && there("taken").await);
+    let exists = async |name: &str| set.pools().get_opt(name).await.unwrap().is_some();
+    wait::until("the empty one to go", async || !exists("empty").await).await;
+    assert!(exists("used").await && exists("taken").await);
     // Nobody is left to use the other one once its entries are gone.
     let edit = Patch::Merge(json!({ "spec": { "contexts": null } }));
     let (pools, params) = (set.pools(), PatchParams::default());
     pools.patch("taken", &params, &edit).await.unwrap();
-    wait::until("that one to go", async || !there("taken").await).await;
-    assert!(there("used").await);
+    wait::until("that one to go", async || !exists("taken").await).await;
+    assert!(exists("used").await);
 }
 
 /// What etcd takes at most.
@@ -204,7 +204,7 @@ async fn set_with_full_pool_continues_with_its_instance_ids() {
     set.edit(json!({ "replicas": 12 })).await;
     let full =
         "ResourceContext shared is full with 5 instance IDs of this CollaSet and 100 of others";
-    until_told(&set, "Scale", "Scaling", full).await;
+    until_condition_false(&set, "Scale", "Scaling", full).await;
     let five = |pods: &Pods| pods.len() == 5 && pods.values().all(is_available);
     set.until_pods("those that there is room for", five).await;
     set.image("app:2").await;

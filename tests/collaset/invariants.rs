@@ -1,4 +1,4 @@
-//! What must be so of a set with a claim template, once it is left alone, whatever has happened before.
+//! What must hold for a set with a PVC template once nobody changes it any more, whatever happened before.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use testbed::wait;
 use crate::fixtures::{Set, condition, label};
 use crate::pvcs;
 
-/// What somebody who rewrites images puts before them; Pods keep it when that is over.
+/// The prefix that a webhook puts before images. Pods keep it when the webhook is gone.
 pub const MIRROR: &str = "mirror/";
 
 /// All of a set that depends neither on time nor on names chosen at random.
@@ -39,7 +39,7 @@ pub struct Rest {
 pub async fn until_at_rest(set: &Set<'_>) -> Rest {
     let begun = Instant::now();
     loop {
-        match look(set).await {
+        match read_rest(set).await {
             Ok(rest) => return rest,
             Err(why) if begun.elapsed() > wait::PATIENCE => {
                 let set = set.get().await;
@@ -50,8 +50,8 @@ pub async fn until_at_rest(set: &Set<'_>) -> Rest {
     }
 }
 
-/// What is there, or what is not as it must be.
-async fn look(set: &Set<'_>) -> Result<Rest, String> {
+/// Reads the state at rest, or returns which part is not at rest.
+async fn read_rest(set: &Set<'_>) -> Result<Rest, String> {
     let object = set.get().await;
     let ready = condition(&object, "Ready").ok_or("no condition Ready")?;
     if ready.status != "True" || ready.observed_generation != object.metadata.generation {
@@ -73,9 +73,9 @@ async fn look(set: &Set<'_>) -> Result<Rest, String> {
     };
     let pods: BTreeMap<_, _> = pods.iter().map(|(id, pod)| (*id, of(pod))).collect();
     for (content, revision) in pods.values() {
-        let told = revisions.get(revision).map(|(_, content)| content);
-        if told != Some(content) {
-            return Err(format!("a Pod of {revision} has {content}: {told:?}"));
+        let recorded = revisions.get(revision).map(|(_, content)| content);
+        if recorded != Some(content) {
+            return Err(format!("a Pod of {revision} has {content}: {recorded:?}"));
         }
     }
     let conditions = object.status.iter().flat_map(|s| &s.conditions);
@@ -102,7 +102,7 @@ async fn pods(set: &Set<'_>, object: &CollaSet) -> Result<BTreeMap<i64, Pod>, St
             keys::SERVICE_AVAILABLE,
             keys::UPDATE_INCLUDED, // a user's; it goes with the next update
         ];
-        let left: Vec<_> = pod
+        let unexpected_labels: Vec<_> = pod
             .labels()
             .keys()
             .filter(|k| !usual.contains(&k.as_str()))
@@ -112,7 +112,7 @@ async fn pods(set: &Set<'_>, object: &CollaSet) -> Result<BTreeMap<i64, Pod>, St
             .owner_references()
             .iter()
             .any(|o| Some(&o.uid) == object.metadata.uid.as_ref());
-        if !left.is_empty() || !serves || !owner {
+        if !unexpected_labels.is_empty() || !serves || !owner {
             return Err(format!("Pod {name}: {:?} {:?}", pod.metadata, pod.status));
         }
         let id = label(&pod, keys::INSTANCE_ID).and_then(|id| id.parse().ok());
@@ -148,7 +148,7 @@ async fn claims_are_theirs(set: &Set<'_>, pods: &BTreeMap<i64, Pod>) -> Result<(
     }
 }
 
-/// The pool holds the IDs of the Pods and their revisions, and no mark of anything that is under way.
+/// The pool contains the IDs of the Pods and their revisions, and no trace of an operation.
 async fn pool(
     set: &Set<'_>,
     pods: &BTreeMap<i64, Pod>,
@@ -200,13 +200,13 @@ async fn revisions(set: &Set<'_>, object: &CollaSet) -> BTreeMap<String, (i64, S
     .collect()
 }
 
-/// Fails if two Pods of one owner that were not on their way out ever had one ID.
+/// Fails if two Pods of an owner ever had the same ID while neither was terminating.
 pub async fn no_id_was_shared(observer: &Observer) {
     let mut holders: BTreeMap<String, (Option<String>, String)> = BTreeMap::new();
     for (uid, pod) in observer.by_uid().await {
-        let stays = pod.filter(|p| p.metadata.deletion_timestamp.is_none());
-        let id = stays.as_ref().and_then(|p| label(p, keys::INSTANCE_ID));
-        let (Some(pod), Some(id)) = (&stays, id) else {
+        let running = pod.filter(|p| p.metadata.deletion_timestamp.is_none());
+        let id = running.as_ref().and_then(|p| label(p, keys::INSTANCE_ID));
+        let (Some(pod), Some(id)) = (&running, id) else {
             holders.remove(&uid);
             continue;
         };

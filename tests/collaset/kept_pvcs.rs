@@ -1,4 +1,4 @@
-//! Claims that a set keeps and never deletes: those that came with their Pods, without an owner, and are of another template.
+//! PVCs that a set keeps and never deletes: they came with their Pods, have no owner, and belong to another template.
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
@@ -7,11 +7,12 @@ use serde_json::json;
 use testbed::{Bed, Scope, wait};
 
 use crate::fixtures::{Set, uids};
-use crate::membership::told;
+use crate::membership::until_event;
 use crate::pvc_safety::delete;
 use crate::pvcs::{self, mounted};
 
-/// A set of two, made again with a larger claim template: its Pods stay on the claims of the former one, for the partition keeps them.
+/// A set of two Pods, created again with a larger PVC template. The partition keeps its Pods, so they keep the PVCs of
+/// the former set.
 async fn on_kept_claims(scope: &Scope) -> Set<'_> {
     pvcs::volumes(scope, 8).await;
     let set = Set::new(scope, "web", 2, pvcs::template(scope, "1Gi")).await;
@@ -25,7 +26,7 @@ async fn on_kept_claims(scope: &Scope) -> Set<'_> {
         claim.labels().get(keys::KEPT_FOR).cloned()
     };
     assert!(claims.len() == 2 && claims.iter().all(|claim| mark(claim) == uid));
-    told(
+    until_event(
         scope,
         "IncludeTarget",
         "is kept: the CollaSet never deletes it",
@@ -34,7 +35,7 @@ async fn on_kept_claims(scope: &Scope) -> Set<'_> {
     set
 }
 
-/// Asserts that a claim is there, not ending, and that the set has let go of it for good.
+/// Asserts that a PVC exists, is not terminating, and that the set has released it permanently.
 async fn assert_let_go(scope: &Scope, claim: &str) {
     let claim = pvcs::get(scope, claim).await;
     assert_eq!(claim.metadata.deletion_timestamp, None);
@@ -125,20 +126,20 @@ async fn retained_and_kept_pvcs_survive_foreground_deletion() {
     let uid = set.get().await.uid();
     let labels = json!({ keys::KEPT_FOR: uid });
     let keep = Patch::Merge(json!({ "metadata": { "labels": labels } }));
-    let kept = &all[0];
+    let kept_pvc = &all[0];
     let patched = pvcs::api(&scope)
-        .patch(kept, &PatchParams::default(), &keep)
+        .patch(kept_pvc, &PatchParams::default(), &keep)
         .await;
     patched.unwrap();
     delete(&set, PropagationPolicy::Foreground).await;
-    assert_let_go(&scope, kept).await;
-    let gone = wait::until("the other claims to go", async || {
-        pvcs::names(&scope).await == [kept.as_str()]
+    assert_let_go(&scope, kept_pvc).await;
+    let others_gone = wait::until("the other claims to go", async || {
+        pvcs::names(&scope).await == [kept_pvc.as_str()]
     });
-    gone.await;
+    others_gone.await;
 }
 
-/// By `kubectl label pvc … --overwrite`.
+/// As `kubectl label pvc … --overwrite` does.
 #[tokio::test]
 async fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     let scope = Bed::shared().await.scope("kept-claims-contradicted").await;
@@ -156,7 +157,7 @@ async fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
         .patch(&claim, &PatchParams::default(), &edit)
         .await;
     edited.unwrap();
-    told(&scope, "ClaimKept", "one of their labels was edited").await;
+    until_event(&scope, "ClaimKept", "one of their labels was edited").await;
     assert_eq!(uids(&set.pods().await), uids(&before), "it runs on");
     scope
         .pods()

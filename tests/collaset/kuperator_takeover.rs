@@ -1,4 +1,4 @@
-//! A set that Kuperator has left behind.
+//! A set that Kuperator has stored.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,

@@ -1,4 +1,5 @@
-//! A node whose kubelet is gone: its Pods are told to end, and nobody confirms that they have.
+//! Nodes whose kubelet is gone: their Pods get a deletion timestamp, and nobody confirms that the containers have
+//! ended.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -133,7 +134,7 @@ impl<'a> OwnNode<'a> {
 async fn give_up(scope: &Scope, pods: [&Pod; 2]) {
     for pod in pods {
         let name = pod.name_any();
-        let mut seen = String::new();
+        let mut last_reason = String::new();
         wait::until("the deletion of a Pod that is not ready", async || {
             let pod = scope.pods().get(&name).await;
             let is_lost = pod.as_ref().is_ok_and(|pod| !is_available(pod));
@@ -148,10 +149,10 @@ async fn give_up(scope: &Scope, pods: [&Pod; 2]) {
                     |pod| format!("{:?}", pod.status.and_then(|status| status.conditions)),
                 )),
             };
-            let Err(why) = now else { return true };
-            if why != seen {
-                println!("{name} is not deleted: {why}");
-                seen = why;
+            let Err(reason) = now else { return true };
+            if reason != last_reason {
+                println!("{name} is not deleted: {reason}");
+                last_reason = reason;
             }
             false
         })
@@ -195,19 +196,14 @@ async fn lost_node_pods_with_random_names_are_recreated_elsewhere() {
     node.lose().await;
     let lost = [0, 1].map(|id| [randoms[&id].clone(), nameds[&id].clone()]);
     for pod in lost.as_flattened() {
-        // Who plays the kubelet may still have something to do for them.
+        // The simulated kubelet may still act on these Pods.
         scope.pause_kubelet(&pod.name_any()).await;
     }
     give_up(&scope, [&nameds[&0], &nameds[&1]]).await;
     for set in [&random, &named] {
-        set.until("two to be given up", |set| {
-            set.status
-                .as_ref()
-                .is_some_and(|s| s.terminating_replicas == 2)
-        })
-        .await;
+        until_terminating(set, 2).await;
     }
-    // Any name will do: others take their places. Those that hang do not count.
+    // With random names, other Pods replace the Pods of the lost node. Terminating Pods do not count.
     let set = random.settled().await;
     let status = set.status.unwrap();
     assert_eq!(
@@ -221,7 +217,7 @@ async fn lost_node_pods_with_random_names_are_recreated_elsewhere() {
     let after = random.pods().await;
     assert_eq!(ids(&after), [0, 1, 2]);
     assert_eq!(after[&2].uid(), randoms[&2].uid());
-    // A name that persists is taken as long as its Pod may still run somewhere, and that is said.
+    // A persistent name stays in use as long as its Pod may still run, and the condition reports it.
     let set = named
         .until("to say what it waits for", |set| {
             let ready = condition(set, "Ready").unwrap();
@@ -243,12 +239,7 @@ async fn lost_node_pods_with_random_names_are_recreated_elsewhere() {
         scope.until_gone(pod).await;
     }
     for set in [&random, &named] {
-        set.until("nothing to hang", |set| {
-            set.status
-                .as_ref()
-                .is_some_and(|s| s.terminating_replicas == 0)
-        })
-        .await;
+        until_terminating(set, 0).await;
         set.settled().await;
     }
     assert_eq!(
@@ -268,4 +259,13 @@ async fn lost_node_pods_with_random_names_are_recreated_elsewhere() {
     }
     node.remove().await;
     other.remove().await;
+}
+
+async fn until_terminating(set: &Set<'_>, count: i32) {
+    set.until(&format!("{count} Pods to be terminating"), |set| {
+        set.status
+            .as_ref()
+            .is_some_and(|s| s.terminating_replicas == count)
+    })
+    .await;
 }

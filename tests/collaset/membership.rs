@@ -1,4 +1,4 @@
-//! Pods that leave a set alive, and Pods that enter one.
+//! Pods that leave a set alive (`podToExclude`), and Pods that a set takes in (`podToInclude`).
 
 use std::collections::BTreeSet;
 
@@ -168,7 +168,7 @@ async fn replaced_pair_is_excluded_alive_once_new_pod_serves() {
         .label(&origin, json!({ keys::TO_REPLACE: "1" }))
         .await
         .unwrap();
-    // The origin is told to go, and held.
+    // The origin gets the label `to-delete`, and a rule holds it.
     scope
         .until_pod(&origin, "to be told", |p| {
             label(p, keys::TO_DELETE).is_some()
@@ -198,10 +198,10 @@ async fn replaced_pair_is_excluded_alive_once_new_pod_serves() {
         let lives = |p: &Pod| is_available(p) && label(p, keys::TO_DELETE).is_none();
         scope.until_pod(half, "to live on", lives).await;
     }
-    let mut told = BTreeSet::new();
+    let mut deletion_marks = BTreeSet::new();
     for pod in observer.versions().await {
         if pod.name_any() == origin {
-            told.extend(label(&pod, keys::TO_DELETE).map(str::to_owned));
+            deletion_marks.extend(label(&pod, keys::TO_DELETE).map(str::to_owned));
         }
         assert!(is_owned(&pod) || !is_paired(&pod), "{}", pod.name_any());
         assert!(
@@ -210,7 +210,11 @@ async fn replaced_pair_is_excluded_alive_once_new_pod_serves() {
             pod.name_any()
         );
     }
-    assert_eq!(told.len(), 1, "told once to go: {told:?}");
+    assert_eq!(
+        deletion_marks.len(),
+        1,
+        "told once to go: {deletion_marks:?}"
+    );
 }
 
 #[tokio::test]
@@ -237,7 +241,7 @@ async fn included_pod_without_revision_is_updated_with_the_others() {
     };
     set.until("the other to be refused", refused).await;
     assert_eq!(set.pod(1).await.uid(), stranger.uid());
-    told(&scope, "IncludeNotAllowed", "other").await;
+    until_event(&scope, "IncludeNotAllowed", "other").await;
     assert!(!is_owned(&scope.get(&other.name_any()).await));
     set.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }))
         .await;
@@ -269,8 +273,8 @@ async fn pod_is_included_once_it_has_the_control_label() {
         ready.is_some_and(|c| c.status == "False" && c.message.contains(&remedy))
     };
     set.until("the stranger to be refused", refused).await;
-    told(&scope, "IncludeNotAllowed", &remedy).await;
-    told(
+    until_event(&scope, "IncludeNotAllowed", &remedy).await;
+    until_event(
         &scope,
         "IncludeNotAllowed",
         "podToInclude: nobody: no such Pod",
@@ -289,8 +293,8 @@ async fn pod_is_included_once_it_has_the_control_label() {
     assert_eq!(set.pods().await.len(), 2);
 }
 
-/// Waits for an Event with this reason that speaks of `word`.
-pub async fn told(scope: &testbed::Scope, reason: &str, word: &str) {
+/// Waits for an Event with this reason whose message contains `word`.
+pub async fn until_event(scope: &testbed::Scope, reason: &str, word: &str) {
     let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
     wait::until(&format!("an Event {reason} about {word}"), async || {
         let list = events.list(&ListParams::default()).await.unwrap();

@@ -1,4 +1,5 @@
-//! Reviews of CollaSets that are made to take memory: whoever may create a CollaSet in dry-run can have them sent.
+//! Reviews of CollaSets that are built to use much memory. Every user who may create a CollaSet in a dry run can cause
+//! them.
 
 use std::iter::successors;
 
@@ -20,13 +21,13 @@ const GROWTH: u64 = 320;
 
 /// So many of these entries that they take [`SIZE`] bytes.
 fn many(entry: impl Fn(usize) -> Value) -> Value {
-    let mut left = SIZE;
+    let mut remaining_bytes = SIZE;
     let entries = (0..).map(entry);
     entries
         .take_while(|entry| {
             let size = entry.to_string().len() + 1;
-            let fits = size <= left;
-            left = left.saturating_sub(size);
+            let fits = size <= remaining_bytes;
+            remaining_bytes = remaining_bytes.saturating_sub(size);
             fits
         })
         .collect()

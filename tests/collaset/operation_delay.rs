@@ -1,5 +1,5 @@
-//! `operationDelaySeconds`: the time between the word that a Pod may be operated on and the operation. Compared are the
-//! times that the API server and the webhook wrote down.
+//! `operationDelaySeconds`: the time between the permission to operate on a Pod and the operation. The tests compare
+//! the times that the API server and the webhook wrote.
 
 use k8s_openapi::api::core::v1::Pod;
 use operating::api::keys::Family;
@@ -51,18 +51,18 @@ async fn a_scale_in_waits_for_a_delay_of_its_own() {
     set.settled().await;
     let versions = observer.versions().await;
     let allowed = versions.iter().find_map(allowed_at).unwrap();
-    let gone = versions
+    let terminating = versions
         .iter()
         .find(|p| p.metadata.deletion_timestamp.is_some())
         .unwrap();
     // The timestamp of a deletion is when its grace period is over.
-    let over = gone
+    let over = terminating
         .metadata
         .deletion_timestamp
         .as_ref()
         .unwrap()
         .0
         .as_second();
-    let asked = over - gone.metadata.deletion_grace_period_seconds.unwrap();
+    let asked = over - terminating.metadata.deletion_grace_period_seconds.unwrap();
     assert!(asked >= allowed + DELAY, "{asked} after {allowed}");
 }

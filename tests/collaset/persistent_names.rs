@@ -1,4 +1,4 @@
-//! Names that persist.
+//! Pod names that survive the Pod.
 
 use kube::ResourceExt;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! What can't be done is said, and done once it can.
+//! Pods that cannot be created or started: a condition names the cause, and the set continues when the cause is gone.
 
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -9,12 +9,14 @@ use testbed::{Bed, Scope, wait};
 use crate::fixtures::{Set, condition, image};
 
 /// Waits for a condition to be False with a message that holds `word`.
-pub async fn until_told(set: &Set<'_>, type_: &str, reason: &str, word: &str) {
-    let told = |set: &CollaSet| {
+pub async fn until_condition_false(set: &Set<'_>, type_: &str, reason: &str, text: &str) {
+    let matches = |set: &CollaSet| {
         condition(set, type_)
-            .is_some_and(|c| c.status == "False" && c.reason == reason && c.message.contains(word))
+            .is_some_and(|c| c.status == "False" && c.reason == reason && c.message.contains(text))
     };
-    let set = set.until(&format!("{type_} {reason} {word}"), told).await;
+    let set = set
+        .until(&format!("{type_} {reason} {text}"), matches)
+        .await;
     assert_eq!(condition(&set, "Ready").unwrap().status, "False");
 }
 
@@ -42,7 +44,7 @@ async fn used_up_quota_is_reported_and_larger_quota_used() {
     let scope = Bed::shared().await.scope("quota").await;
     quota(&scope, 1).await;
     let set = Set::unsettled(&scope, "web", 3, json!({})).await;
-    until_told(&set, "Scale", "ScaleOutFailed", "exceeded quota").await;
+    until_condition_false(&set, "Scale", "ScaleOutFailed", "exceeded quota").await;
     set.until_pods("one Pod", |pods| pods.len() == 1).await;
     quota(&scope, 5).await;
     set.settled().await;
@@ -55,7 +57,7 @@ async fn set_recovers_when_unusable_template_is_corrected() {
     let scope = Bed::shared().await.scope("create-fails").await;
     let account = |name: Value| json!({ "template": { "spec": { "serviceAccountName": name } } });
     let set = Set::unsettled(&scope, "web", 2, account(json!("missing"))).await;
-    until_told(&set, "Scale", "ScaleOutFailed", "missing").await;
+    until_condition_false(&set, "Scale", "ScaleOutFailed", "missing").await;
     set.edit(account(Value::Null)).await;
     set.settled().await;
     assert_eq!(set.pods().await.len(), 2);
@@ -66,12 +68,12 @@ async fn failed_image_pull_is_reported_and_corrected_image_pulled() {
     let scope = Bed::shared().await.scope("pull").await;
     let containers = |image: &str| json!({ "template": { "spec": { "containers": [{ "name": "app", "image": image }] } } });
     let set = Set::unsettled(&scope, "web", 2, containers("app:non-exist")).await;
-    until_told(&set, "Ready", "Unavailable", "ImagePullBackOff").await;
+    until_condition_false(&set, "Ready", "Unavailable", "ImagePullBackOff").await;
     set.image("app:1").await;
     set.settled().await;
     // The same on the way of an update.
     set.image("app:non-exist").await;
-    until_told(&set, "Update", "UpdateFailed", "app:non-exist").await;
+    until_condition_false(&set, "Update", "UpdateFailed", "app:non-exist").await;
     set.image("app:2").await;
     let settled = set.settled().await;
     assert_eq!(condition(&settled, "Update").unwrap().status, "True");
@@ -91,7 +93,7 @@ async fn taken_pod_name_is_reported_and_used_when_free() {
         .unwrap();
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let set = Set::unsettled(&scope, "web", 2, naming).await;
-    until_told(&set, "Scale", "ScaleOutFailed", "web-0").await;
+    until_condition_false(&set, "Scale", "ScaleOutFailed", "web-0").await;
     scope.delete("web-0").await.unwrap();
     set.settled().await;
     assert_eq!(set.names().await, ["web-0", "web-1"]);

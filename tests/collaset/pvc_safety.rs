@@ -1,4 +1,4 @@
-//! Claims in trouble: no claim is mounted by two Pods, and no claim that a Pod mounts is deleted.
+//! No two Pods mount the same PVC, and no PVC is deleted while a Pod mounts it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use testbed::pods::may_operate;
 use testbed::{Bed, Scope, wait};
 
 use crate::fixtures::{Pods, Set, condition, ids, label, uids};
-use crate::membership::told;
+use crate::membership::until_event;
 use crate::pvcs::{self, mounted};
 
 /// Spec with a claim template and a retention policy for both cases.
@@ -43,11 +43,11 @@ fn volumes(pods: &Pods) -> BTreeMap<i64, Vec<String>> {
 }
 
 /// Waits until the condition Ready is False with a message that holds `words`.
-async fn until_waiting(set: &Set<'_>, words: &str) {
-    let told = |set: &CollaSet| {
-        condition(set, "Ready").is_some_and(|c| c.status == "False" && c.message.contains(words))
+async fn until_waiting(set: &Set<'_>, text: &str) {
+    let matches = |set: &CollaSet| {
+        condition(set, "Ready").is_some_and(|c| c.status == "False" && c.message.contains(text))
     };
-    set.until(words, told).await;
+    set.until(text, matches).await;
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn orphans_keep_pvcs_when_set_returns_with_new_template() {
     // Back again as well, where the revision of the template is there already.
     for size in ["2Gi", "1Gi"] {
         let set = Set::new(&scope, "web", 2, pvcs::template(&scope, size)).await;
-        told(
+        until_event(
             &scope,
             "IncludeTarget",
             "is kept: the CollaSet never deletes it",
@@ -223,15 +223,15 @@ async fn orphans_keep_their_revision_beside_a_set_that_overlaps() {
         "selector": { "matchLabels": { "app": null, "team": "x" } },
         "template": { "metadata": { "labels": { "team": "x" } } },
     });
-    let one = Set::new(&scope, "one", 2, spec.clone()).await;
-    let two = Set::new(&scope, "two", 1, spec.clone()).await;
-    let before = one.pods().await;
-    delete(&one, PropagationPolicy::Orphan).await;
-    two.edit(json!({ "replicas": 2 })).await; // it looks at what nobody controls
-    two.settled().await;
+    let first = Set::new(&scope, "one", 2, spec.clone()).await;
+    let second = Set::new(&scope, "two", 1, spec.clone()).await;
+    let before = first.pods().await;
+    delete(&first, PropagationPolicy::Orphan).await;
+    second.edit(json!({ "replicas": 2 })).await; // it looks at what nobody controls
+    second.settled().await;
 
-    let one = Set::new(&scope, "one", 2, spec).await;
-    let after = one.pods().await;
+    let first = Set::new(&scope, "one", 2, spec).await;
+    let after = first.pods().await;
     assert_eq!(uids(&after), uids(&before));
     for (id, pod) in &after {
         let revision = label(pod, keys::REVISION);
@@ -280,11 +280,11 @@ async fn pvcs_of_another_set_stay_unchanged() {
     spec["template"]["metadata"] = json!({ "labels": { "team": "x" } });
     let first = Set::new(&scope, "first", 1, spec.clone()).await;
     delete(&first, PropagationPolicy::Background).await;
-    let left = pvcs::names(&scope).await;
-    assert_eq!(left.len(), 1);
+    let retained = pvcs::names(&scope).await;
+    assert_eq!(retained.len(), 1);
     let second = Set::new(&scope, "second", 1, spec).await;
-    assert_ne!(mounted(&second.pod(0).await), left);
-    let claim = pvcs::get(&scope, &left[0]).await;
+    assert_ne!(mounted(&second.pod(0).await), retained);
+    let claim = pvcs::get(&scope, &retained[0]).await;
     assert!(claim.owner_references().is_empty());
 }
 
@@ -467,8 +467,8 @@ async fn assert_outlast(scope: &Scope, all: &[String]) {
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     for claim in all {
         let metadata = pvcs::api(scope).get(claim).await.unwrap().metadata;
-        let kept = (metadata.owner_references, metadata.deletion_timestamp);
-        assert_eq!(kept, (None, None), "{claim}");
+        let state = (metadata.owner_references, metadata.deletion_timestamp);
+        assert_eq!(state, (None, None), "{claim}");
     }
 }
 
@@ -485,10 +485,10 @@ async fn pvcs_of_replaced_pod_are_deleted_despite_retention() {
     let after = set
         .until_pods("the new half alone", |pods| ids(pods) == [1, 2])
         .await;
-    let kept: BTreeSet<String> = after.values().flat_map(mounted).collect();
+    let mounted_pvcs: BTreeSet<String> = after.values().flat_map(mounted).collect();
     wait::until("the claim of the origin to go", async || {
         let names: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
-        names == kept
+        names == mounted_pvcs
     })
     .await;
     set.settled().await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use testbed::{Bed, Scope, wait};
 
 use crate::fixtures::{Set, ids};
-use crate::membership::told;
+use crate::membership::until_event;
 
 /// Volumes that claims of the namespace can bind.
 pub async fn volumes(scope: &Scope, count: usize) {
@@ -54,7 +54,7 @@ pub async fn get(scope: &Scope, name: &str) -> PersistentVolumeClaim {
     api(scope).get(name).await.unwrap()
 }
 
-/// Those that are not terminating, by name.
+/// Names of the PVCs that are not terminating.
 pub async fn all(scope: &Scope) -> Vec<PersistentVolumeClaim> {
     let mut all = api(scope).list(&ListParams::default()).await.unwrap().items;
     all.retain(|c| c.metadata.deletion_timestamp.is_none());
@@ -139,9 +139,9 @@ async fn pvcs_are_deleted_with_their_pods() {
     set.settled().await;
     set.edit(json!({ "replicas": 1 })).await;
     until_count(&scope, 1).await;
-    let left = set.until_pods("one", |pods| pods.len() == 1).await;
-    let left = left.values().next().unwrap();
-    assert_eq!(mounted(left), names(&scope).await);
+    let remaining = set.until_pods("one", |pods| pods.len() == 1).await;
+    let remaining = remaining.values().next().unwrap();
+    assert_eq!(mounted(remaining), names(&scope).await);
     delete(&set).await;
     until_count(&scope, 0).await;
 }
@@ -158,17 +158,17 @@ async fn events_name_deleted_pvcs() {
     set.edit(json!({ "replicas": 1 })).await;
     set.settled().await;
     // Which Pod stays depends on which was Ready first.
-    let left = set.until_pods("one", |pods| pods.len() == 1).await;
-    let mounted = mounted(left.values().next().unwrap());
-    let kept = all.iter().find(|claim| !mounted.contains(claim)).unwrap();
+    let remaining = set.until_pods("one", |pods| pods.len() == 1).await;
+    let mounted = mounted(remaining.values().next().unwrap());
+    let retained = all.iter().find(|claim| !mounted.contains(claim)).unwrap();
     // The API server keeps a claim that a Pod mounts until the Pod has ended.
     let claims = api(&scope);
     let params = DeleteParams::default();
     claims.delete(&mounted[0], &params).await.unwrap();
-    told(&scope, "ClaimTerminating", &mounted[0]).await;
+    until_event(&scope, "ClaimTerminating", &mounted[0]).await;
     set.edit(json!({ "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": null } }))
         .await;
-    told(&scope, "ClaimDeleted", kept).await;
+    until_event(&scope, "ClaimDeleted", retained).await;
 }
 
 #[tokio::test]
@@ -233,7 +233,8 @@ async fn retained_pvcs_are_reused() {
 
 #[tokio::test]
 async fn retention_policies_apply_independently() {
-    for (scaled, deleted, left) in [("Delete", "Retain", [1, 1]), ("Retain", "Delete", [2, 0])] {
+    for (scaled, deleted, remaining) in [("Delete", "Retain", [1, 1]), ("Retain", "Delete", [2, 0])]
+    {
         let scope = Bed::shared().await.scope("retain-mixed").await;
         volumes(&scope, 2).await;
         let mut spec = template(&scope, "1Gi");
@@ -243,13 +244,13 @@ async fn retention_policies_apply_independently() {
         let set = Set::new(&scope, "web", 2, spec).await;
         set.edit(json!({ "replicas": 1 })).await;
         set.settled().await;
-        until_count(&scope, left[0]).await;
+        until_count(&scope, remaining[0]).await;
         let pods = set.pods().await;
         let mounted: Vec<_> = pods.values().flat_map(mounted).collect();
-        let there = names(&scope).await;
-        assert!(there.contains(&mounted[0]), "{there:?}");
+        let existing = names(&scope).await;
+        assert!(existing.contains(&mounted[0]), "{existing:?}");
         delete(&set).await;
-        until_count(&scope, left[1]).await;
+        until_count(&scope, remaining[1]).await;
         let freed = all(&scope)
             .await
             .iter()

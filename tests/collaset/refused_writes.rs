@@ -1,4 +1,4 @@
-//! What the API server refuses is said and left out, and everything else goes on.
+//! Writes that the API server refuses: a condition or an Event reports each, and everything else continues.
 
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
@@ -10,8 +10,8 @@ use testbed::{Bed, Scope, wait};
 
 use crate::admission_policies::Policy;
 use crate::fixtures::{Set, condition, ids, image, uids};
-use crate::membership::told;
-use crate::pod_creation_failures::until_told;
+use crate::membership::until_event;
+use crate::pod_creation_failures::until_condition_false;
 use crate::pvcs::{template, volumes};
 use crate::spec_changes::Dead;
 
@@ -53,7 +53,7 @@ async fn refused_pvc_blocks_only_its_own_pod() {
     quota(&scope, 3).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
     set.edit(json!({ "replicas": 5 })).await;
-    until_told(&set, "Scale", "ScaleOutFailed", "exceeded quota").await;
+    until_condition_false(&set, "Scale", "ScaleOutFailed", "exceeded quota").await;
     let pods = set
         .until_pods("the third, whose claim is there", |pods| {
             ids(pods) == [0, 1, 2] && pods.values().all(is_available)
@@ -76,7 +76,7 @@ async fn refused_pvc_blocks_only_its_own_pod() {
                 .all(|p| image(p) == "app:2" && is_available(p))
     })
     .await;
-    until_told(&set, "Scale", "ScaleOutFailed", "exceeded quota").await;
+    until_condition_false(&set, "Scale", "ScaleOutFailed", "exceeded quota").await;
     quota(&scope, 9).await;
     set.settled().await;
     assert_eq!(set.images().await, ["app:2"; 5]);
@@ -89,7 +89,7 @@ async fn set_continues_with_existing_revision_if_new_one_is_missing() {
     let create = ("CREATE", "apps:controllerrevisions");
     let policy = Policy::new(&scope, create, "false", "Forbidden").await;
     set.image("app:2").await;
-    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    until_condition_false(&set, "Update", "UpdateFailed", "not as long as the test").await;
     let before = set.pods().await;
     scope.delete(&before[&0].name_any()).await.unwrap();
     set.edit(json!({ "replicas": 3 })).await;
@@ -102,7 +102,7 @@ async fn set_continues_with_existing_revision_if_new_one_is_missing() {
         })
         .await;
     assert_eq!(after[&1].uid(), before[&1].uid());
-    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    until_condition_false(&set, "Update", "UpdateFailed", "not as long as the test").await;
     policy.lift().await;
     set.settled().await;
     assert_eq!(set.images().await, ["app:2"; 3]);
@@ -115,7 +115,7 @@ async fn refused_pool_write_blocks_only_new_ids() {
     let update = ("UPDATE", "apps.kusionstack.io:resourcecontexts");
     let policy = Policy::new(&scope, update, "false", "Forbidden").await;
     set.edit(json!({ "replicas": 3 })).await;
-    until_told(&set, "Scale", "ScaleOutFailed", "not as long as the test").await;
+    until_condition_false(&set, "Scale", "ScaleOutFailed", "not as long as the test").await;
     let before = set.pods().await;
     assert_eq!(ids(&before), [0, 1]);
     scope.delete(&before[&0].name_any()).await.unwrap();
@@ -146,7 +146,7 @@ async fn resize_denied_by_policy_with_any_reason_recreates_no_pod() {
         let policy = Policy::new(&scope, ("UPDATE", "pods/resize"), "false", reason).await;
         let observer = Observer::start(&scope).await;
         set.edit(memory("2Mi")).await;
-        until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+        until_condition_false(&set, "Update", "UpdateFailed", "not as long as the test").await;
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         observer.fewest_available(|_| true, 3).await.at_least(3);
         assert_eq!(uids(&set.pods().await), before);
@@ -161,12 +161,12 @@ async fn resize_denied_by_policy_with_any_reason_recreates_no_pod() {
 #[tokio::test]
 async fn change_refused_after_passed_dry_run_backs_off_exponentially() {
     let scope = Bed::shared().await.scope("late-refusal").await;
-    let one = json!({ "updateStrategy": { "maxUnavailable": 1 } });
-    let set = Set::new(&scope, "web", 3, one).await;
+    let max_unavailable = json!({ "updateStrategy": { "maxUnavailable": 1 } });
+    let set = Set::new(&scope, "web", 3, max_unavailable).await;
     let passes = "(has(request.dryRun) && request.dryRun) || object.spec.containers.all(c, c.image != 'app:2')";
     let policy = Policy::new(&scope, ("UPDATE", "pods"), passes, "Forbidden").await;
     set.image("app:2").await;
-    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    until_condition_false(&set, "Update", "UpdateFailed", "not as long as the test").await;
     let (mut times, mut all_serve) = (0, true);
     for _ in 0..400 {
         let serve = set.pods().await.values().all(is_available);
@@ -175,7 +175,7 @@ async fn change_refused_after_passed_dry_run_backs_off_exponentially() {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     assert!(times < 15, "a Pod went off traffic {times} times");
-    until_told(&set, "Ready", "UpdateFailed", "not as long as the test").await;
+    until_condition_false(&set, "Ready", "UpdateFailed", "not as long as the test").await;
     policy.lift().await;
     set.settled().await;
     assert_eq!(set.images().await, ["app:2"; 3]);
@@ -192,7 +192,7 @@ async fn pods_on_node_too_small_for_resize_are_recreated() {
         ids(pods) == [0, 1] && uids(pods).values().ne(old)
     })
     .await;
-    told(&scope, "ResizeRefused", "allocatable").await;
+    until_event(&scope, "ResizeRefused", "allocatable").await;
 }
 
 #[tokio::test]
@@ -222,8 +222,8 @@ async fn denied_resize_takes_no_pod_off_traffic() {
     .await;
     let observer = Observer::start(&scope).await;
     set.edit(memory("3Mi")).await;
-    until_told(&set, "Update", "UpdateFailed", "exceeded quota").await;
-    until_told(&set, "Ready", "UpdateFailed", "exceeded quota").await;
+    until_condition_false(&set, "Update", "UpdateFailed", "exceeded quota").await;
+    until_condition_false(&set, "Ready", "UpdateFailed", "exceeded quota").await;
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     observer.fewest_available(|_| true, 3).await.at_least(3);
     let after = set.pods().await;
@@ -251,7 +251,7 @@ async fn resize_with_refused_image_is_reverted_with_template() {
     set.until_pods("all off traffic", |pods| !pods.values().any(is_available))
         .await;
     let policy = Policy::new(&scope, ("UPDATE", "pods"), NOT_APP_2, "Forbidden").await;
-    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    until_condition_false(&set, "Update", "UpdateFailed", "not as long as the test").await;
     set.until_pods("resized, and back", |pods| {
         let back = |pod| is_available(pod) && image(pod) == "app:1" && requested(pod) == "2Mi";
         pods.values().all(back)
@@ -277,7 +277,7 @@ async fn no_more_pods_are_deleted_while_new_pods_are_refused() {
     let policy = Policy::new(&scope, ("CREATE", "pods"), passes, "Forbidden").await;
     let observer = Observer::start(&scope).await;
     set.image("app:2").await;
-    until_told(&set, "Scale", "ScaleOutFailed", "not as long as the test").await;
+    until_condition_false(&set, "Scale", "ScaleOutFailed", "not as long as the test").await;
     // Longer than the longest pause between two tries.
     tokio::time::sleep(std::time::Duration::from_secs(12)).await;
     let fewest = observer.fewest_available(|_| true, 4).await;
@@ -301,8 +301,8 @@ async fn refused_image_takes_no_pod_off_traffic() {
         let policy = Policy::new(&scope, ("UPDATE", "pods"), NOT_APP_2, "Forbidden").await;
         let observer = Observer::start(&scope).await;
         set.image("app:2").await;
-        until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
-        until_told(&set, "Ready", "UpdateFailed", "not as long as the test").await;
+        until_condition_false(&set, "Update", "UpdateFailed", "not as long as the test").await;
+        until_condition_false(&set, "Ready", "UpdateFailed", "not as long as the test").await;
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         observer.fewest_available(|_| true, 4).await.at_least(4);
         policy.lift().await;
@@ -328,7 +328,7 @@ async fn pods_return_when_image_is_refused_while_off_traffic() {
     set.until_pods("all off traffic", |pods| !pods.values().any(is_available))
         .await;
     let policy = Policy::new(&scope, ("UPDATE", "pods"), NOT_APP_2, "Forbidden").await;
-    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    until_condition_false(&set, "Update", "UpdateFailed", "not as long as the test").await;
     set.until_pods("all serve again", |pods| {
         let serves = |pod| is_available(pod) && image(pod) == "app:1";
         pods.len() == 3 && pods.values().all(serves)
@@ -357,7 +357,7 @@ async fn names_that_others_have_hold_up_no_other_pod() {
     let set = Set::unsettled(&scope, "web", 6, spec).await;
     set.until_pods("the others", |pods| ids(pods) == [3, 4, 5])
         .await;
-    told(&scope, "ScaleOutFailed", "Pod web-0 is there").await;
+    until_event(&scope, "ScaleOutFailed", "Pod web-0 is there").await;
 }
 
 #[tokio::test]
@@ -368,7 +368,7 @@ async fn pods_return_when_policy_refuses_their_deletion() {
     let before = uids(&set.pods().await);
     let policy = Policy::new(&scope, ("DELETE", "pods"), "false", "Forbidden").await;
     set.image("app:2").await;
-    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    until_condition_false(&set, "Update", "UpdateFailed", "not as long as the test").await;
     set.until_pods("all serve", |pods| pods.values().all(is_available))
         .await;
     let observer = Observer::start(&scope).await;
@@ -390,7 +390,7 @@ async fn unwritable_pool_takes_no_pod_off_traffic_for_deletion() {
     let policy = Policy::new(&scope, pools, "false", "Forbidden").await;
     let observer = Observer::start(&scope).await;
     set.image("app:2").await;
-    until_told(&set, "Scale", "ScaleOutFailed", "not as long as the test").await;
+    until_condition_false(&set, "Scale", "ScaleOutFailed", "not as long as the test").await;
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     observer.fewest_available(|_| true, 3).await.at_least(3);
     assert_eq!(uids(&set.pods().await), before);
@@ -408,7 +408,7 @@ async fn pods_return_when_the_webhook_of_their_change_fails() {
     let change = "!(has(request.dryRun) && request.dryRun) && object.spec.containers.exists(c, c.image == 'app:2')";
     let dead = Dead::for_updates(&scope, change).await;
     set.image("app:2").await;
-    until_told(&set, "Update", "UpdateFailed", "failed calling webhook").await;
+    until_condition_false(&set, "Update", "UpdateFailed", "failed calling webhook").await;
     set.until_pods("all serve", |pods| pods.values().all(is_available))
         .await;
     assert_eq!(uids(&set.pods().await), before);
@@ -425,12 +425,12 @@ async fn refused_lifecycle_step_is_reported_by_pod_and_set() {
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let policy = Policy::new(&scope, ("UPDATE", "pods"), "false", "Forbidden").await;
     set.edit(json!({ "replicas": 1 })).await;
-    let said = "the next step of its lifecycle can't be written";
+    let message = "the next step of its lifecycle can't be written";
     set.until("the refusal to be told", |set| {
-        condition(set, "Ready").is_some_and(|c| c.status == "False" && c.message.contains(said))
+        condition(set, "Ready").is_some_and(|c| c.status == "False" && c.message.contains(message))
     })
     .await;
-    told(
+    until_event(
         &scope,
         "LifecycleStepRefused",
         "its next step is not written, and tried again",

@@ -86,14 +86,14 @@ async fn replacement_can_be_cancelled_until_rules_release_the_origin() {
     let origin = set.pod(0).await;
     set.hold().await;
     ask(&scope, &set, 0).await;
-    let told = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_some();
+    let is_marked = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_some();
     scope
-        .until_pod(&origin.name_any(), "to be told to go", told)
+        .until_pod(&origin.name_any(), "to be told to go", is_marked)
         .await;
     take_back(&scope, &origin.name_any()).await;
-    let stays = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_none();
+    let is_unmarked = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_none();
     scope
-        .until_pod(&origin.name_any(), "to be told to stay", stays)
+        .until_pod(&origin.name_any(), "to be told to stay", is_unmarked)
         .await;
     set.release().await;
     let after = set

@@ -1,4 +1,4 @@
-//! Updates that make the new Pod first, and what becomes of them when minds change.
+//! Updates that create the new Pod first, also when the spec changes midway.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -37,14 +37,14 @@ async fn partition_keeps_origins_until_it_is_lowered() {
     let before = set.names().await;
     set.image("app:2").await;
     set.settled().await;
-    let kept = |names: &[String]| names.iter().filter(|n| before.contains(n)).count();
-    assert_eq!(kept(&set.names().await), 1);
+    let count_kept = |names: &[String]| names.iter().filter(|n| before.contains(n)).count();
+    assert_eq!(count_kept(&set.names().await), 1);
     let mut images = set.images().await;
     images.sort();
     assert_eq!(images, ["app:1", "app:2"]);
     set.edit(partition(0)).await;
     set.settled().await;
-    assert_eq!(kept(&set.names().await), 0);
+    assert_eq!(count_kept(&set.names().await), 0);
     assert_eq!(set.images().await, ["app:2"; 2]);
 }
 

@@ -27,19 +27,20 @@ async fn writes(bed: &Bed, namespace: &str, since: usize) -> BTreeMap<String, Ve
             continue;
         }
         let dry = event.request_uri.contains("dryRun=All");
-        let what = match dry {
+        let request = match dry {
             true => DRY_RUN.to_owned(),
             false => format!("{} {}", event.verb, about.subresource),
         };
-        writes.entry(about.name).or_default().push(what);
+        writes.entry(about.name).or_default().push(request);
     }
     writes
 }
 
-/// How a dry run is told of.
+/// The entry of a dry run in the list of writes.
 const DRY_RUN: &str = "dry run";
 
-/// Those that are let off traffic with the very write that begins take one less. Of all of them one is changed by a dry run first.
+/// A Pod that goes off traffic in the write of its begin needs one write less. Before the first change, one Pod gets a
+/// dry run.
 #[tokio::test]
 async fn in_place_update_needs_five_writes_per_waiting_pod() {
     let bed = Bed::own().await; // nobody has the audit log of a cluster that was there before
@@ -51,7 +52,7 @@ async fn in_place_update_needs_five_writes_per_waiting_pod() {
     set.image("app:2").await;
     set.settled().await;
     let writes = writes(&bed, &scope.namespace, since).await;
-    let is_dry = |what: &&String| *what == DRY_RUN;
+    let is_dry = |request: &&String| *request == DRY_RUN;
     let dry: usize = writes
         .values()
         .map(|w| w.iter().filter(is_dry).count())

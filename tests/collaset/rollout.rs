@@ -1,4 +1,4 @@
-//! Sets under a rule: never more Pods out of service than it lets, and never a wait for the slowest.
+//! Sets under a rule: no more Pods are out of service than the rule allows, and no Pod waits for the slowest Pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,7 @@ async fn concurrent_update_drain_and_scale_in_respect_the_rule() {
     let mine = format!("--pod-selector=drain={}", scope.namespace);
     let drain = ["drain", "worker-0", &mine, "--timeout=400s"];
     tokio::join!(kubectl(&scope, &drain), set.edit(json!({ "replicas": 16 })));
-    // The last Pod is made again after the drain has ended.
+    // The last Pod is recreated after the drain has ended.
     set.settled().await;
     kubectl(&scope, &["uncordon", "worker-0"]).await;
     assert_eq!(set.images().await, ["app:2"; 16]);

@@ -1,4 +1,4 @@
-//! Rollouts in steps: canaries, pauses, and what users say to them.
+//! Rollouts in steps: canaries, pauses, and the commands of users.
 
 use kube::api::{Patch, PatchParams};
 use operating::api::collaset::CollaSet;
@@ -8,7 +8,7 @@ use testbed::Bed;
 
 use crate::admission_policies::Policy;
 use crate::fixtures::{Set, condition, uids};
-use crate::membership::told;
+use crate::membership::until_event;
 
 async fn command(set: &Set<'_>, command: &str) {
     let patch = Patch::Merge(json!({ "metadata": { "annotations": { keys::ROLLOUT: command } } }));
@@ -51,11 +51,11 @@ async fn canary_is_promoted_through_its_pauses() {
         .until("the pause after the canary", |s| is_at(s, 2))
         .await;
     assert_eq!(updated(&set, "app:2").await, 1);
-    let told = condition(&paused, "Ready").unwrap();
-    assert_eq!((&*told.status, &*told.reason), ("False", "Updating"));
+    let ready = condition(&paused, "Ready").unwrap();
+    assert_eq!((&*ready.status, &*ready.reason), ("False", "Updating"));
     let until =
         "step 2 of 4 pauses until the annotation collaset.kusionstack.io/rollout=promote is set";
-    assert!(told.message.contains(until), "{}", told.message);
+    assert!(ready.message.contains(until), "{}", ready.message);
     assert_eq!(condition(&paused, "Update").unwrap().reason, "StepPaused");
 
     command(&set, "promote").await;
@@ -79,8 +79,8 @@ async fn aborted_rollout_goes_back_to_the_current_revision() {
     set.until("the canary to be stuck", stuck).await;
     command(&set, "abort").await;
     let back = |s: &CollaSet| {
-        let told = condition(s, "Stalled").filter(|c| c.status == "True");
-        let back = told.is_some_and(|c| c.message.contains("all Pods are of revision"));
+        let stalled = condition(s, "Stalled").filter(|c| c.status == "True");
+        let back = stalled.is_some_and(|c| c.message.contains("all Pods are of revision"));
         // Pods that are back and not available yet are named before the abort is.
         let ready = condition(s, "Ready").is_some_and(|c| c.reason == "RolloutAborted");
         back && ready && is_free_of_commands(s)
@@ -103,7 +103,7 @@ async fn command_without_a_rollout_is_refused_with_an_event() {
     let set = Set::new(&scope, "web", 1, json!({})).await;
     command(&set, "promote").await;
     set.until("the annotation to go", is_free_of_commands).await;
-    told(&scope, "RolloutCommandRefused", "no rollout is under way").await;
+    until_event(&scope, "RolloutCommandRefused", "no rollout is under way").await;
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn each_promotion_ends_one_step() {
     assert_eq!(updated(&set, "app:2").await, 1);
     for step in 1..=3 {
         let told_of = format!("at step {step} of 3");
-        told(&scope, "RolloutPromoted", &told_of).await;
+        until_event(&scope, "RolloutPromoted", &told_of).await;
     }
 }
 
@@ -147,7 +147,7 @@ async fn command_that_can_not_be_removed_commands_no_later_rollout() {
     set.until("the pause", is_at_pause).await;
     command(&set, "promote-full").await;
     set.settled().await;
-    told(&scope, "RolloutCommandNotRemoved", "annotation").await;
+    until_event(&scope, "RolloutCommandNotRemoved", "annotation").await;
     set.image("app:3").await;
     set.until("the pause", is_at_pause).await;
     assert_eq!(updated(&set, "app:3").await, 1);

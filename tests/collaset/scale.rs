@@ -1,4 +1,4 @@
-//! How many Pods, and which go.
+//! How many Pods a set has, and which Pods a scale-in deletes.
 
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};

@@ -1,4 +1,4 @@
-//! What admission says to changes of a set that would lose data or Pods, or that can't be tried.
+//! What admission answers to changes of a set that would lose data or Pods, or that a dry run cannot test.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
@@ -120,24 +120,24 @@ async fn replicas_beyond_the_room_of_the_pool_are_refused() {
         (output.succeeded(), output.text())
     };
     let most = max_replicas("web");
-    let (passes, said) = tried(most + 1, "Recreate").await;
-    assert!(!passes, "{said}");
-    for words in [
+    let (passes, output) = tried(most + 1, "Recreate").await;
+    assert!(!passes, "{output}");
+    for text in [
         &*format!(
             "spec.replicas: {}: is more than the {most} instance IDs",
             most + 1
         ),
         "use several CollaSets, or a shorter name",
     ] {
-        assert!(said.contains(words), "{words} in {said}");
+        assert!(output.contains(text), "{text} in {output}");
     }
-    let (passes, said) = tried(most, "Recreate").await;
-    assert!(passes && !said.contains("instance ID"), "{said}");
-    let (passes, said) = tried(15_000, "Replace").await;
+    let (passes, output) = tried(most, "Recreate").await;
+    assert!(passes && !output.contains("instance ID"), "{output}");
+    let (passes, output) = tried(15_000, "Replace").await;
     assert!(
-        passes && said.contains("of the 15000 Pods are replaced at a time"),
-        "{said}"
+        passes && output.contains("of the 15000 Pods are replaced at a time"),
+        "{output}"
     );
-    let (passes, said) = tried(1_000, "Replace").await;
-    assert!(passes && !said.contains("at a time"), "{said}");
+    let (passes, output) = tried(1_000, "Replace").await;
+    assert!(passes && !output.contains("at a time"), "{output}");
 }

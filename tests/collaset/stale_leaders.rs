@@ -1,4 +1,5 @@
-//! What a process that leads may not do by what it knew before: a new leader whose watches are dead, and one that stood still.
+//! A leader does nothing on the ground of old knowledge: a new leader whose watches are dead, and a leader that was
+//! stopped and continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -93,14 +94,14 @@ async fn stalled_leader_deletes_no_pvcs_in_use_again() {
     .await;
     bed.signal(frozen, Signal::CONT).await;
     tokio::time::sleep(Duration::from_secs(6)).await;
-    let there: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
+    let existing: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
     let pods = scope.list("app=web").await;
     let mut lost: Vec<String> = pods.iter().flat_map(mounted).collect();
-    lost.retain(|claim| !there.contains(claim));
+    lost.retain(|claim| !existing.contains(claim));
     assert_eq!(lost, Vec::<String>::new());
 }
 
-/// Has the replica that faults concern lead.
+/// Makes the replica that the faults affect the leader.
 async fn stalled_leads(bed: &Bed) {
     loop {
         let leader = bed.leader().await;
@@ -146,10 +147,10 @@ async fn late_pvc_deletion_spares_a_pvc_in_use_again() {
     wait::until("all Pods", async || scope.list("app=web").await.len() == 2).await;
     bed.faults().lift();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let kept: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
+    let existing: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
     let pods = scope.list("app=web").await;
     let mounts: BTreeSet<String> = pods.iter().flat_map(mounted).collect();
-    assert_eq!(mounts, kept);
+    assert_eq!(mounts, existing);
     bed.signal(STALLED, Signal::CONT).await;
 }
 
@@ -157,14 +158,14 @@ async fn late_pvc_deletion_spares_a_pvc_in_use_again() {
 #[tokio::test]
 async fn orphaning_deletion_keeps_pods_that_garbage_collector_overlooked() {
     let bed = Bed::with_faults_on_one().await;
-    let mut gone = 0;
+    let mut failures = 0;
     for _ in 0..5 {
         match goes_with_a_set_that_is_deleted_alone(&bed).await {
             Some(pods) if pods.is_empty() => return,
             Some(pods) => {
                 // The finalizer may have been on its way out before anything was adopted: the admission of that may take its time.
-                gone += 1;
-                assert!(gone < 2, "gone with the set: {pods:?}");
+                failures += 1;
+                assert!(failures < 2, "gone with the set: {pods:?}");
             }
             None => {}
         }
@@ -216,9 +217,9 @@ async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>>
     tokio::time::sleep(Duration::from_secs(3)).await;
     let uids = |pods: &[Pod]| -> BTreeSet<String> { pods.iter().filter_map(Pod::uid).collect() };
     let after = scope.list("app=web").await;
-    let gone: Vec<String> = uids(&before).difference(&uids(&after)).cloned().collect();
-    if !gone.is_empty() {
-        return Some(gone);
+    let deleted: Vec<String> = uids(&before).difference(&uids(&after)).cloned().collect();
+    if !deleted.is_empty() {
+        return Some(deleted);
     }
     for pod in &after {
         assert_eq!(
@@ -228,10 +229,10 @@ async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>>
     }
     for claim in all {
         let metadata = api.get(&claim).await.unwrap().metadata;
-        let kept = (metadata.owner_references, metadata.deletion_timestamp);
-        assert_eq!(kept, (None, None), "{claim}");
+        let state = (metadata.owner_references, metadata.deletion_timestamp);
+        assert_eq!(state, (None, None), "{claim}");
     }
-    Some(gone)
+    Some(deleted)
 }
 
 #[tokio::test]

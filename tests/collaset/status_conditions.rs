@@ -1,4 +1,4 @@
-//! What a set says of itself is so, and says why where something is not.
+//! The conditions of a set are true, and name the reason when something is missing.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -11,17 +11,17 @@ use testbed::scope::PAUSED;
 use testbed::{Bed, wait};
 
 use crate::fixtures::{Set, condition, image, is_operating, label, uids};
-use crate::membership::told;
+use crate::membership::until_event;
 
-/// Waits for the condition Ready to be False for this reason with a message that holds all of these words.
-async fn until_not_ready(set: &Set<'_>, reason: &str, words: &[&str]) {
-    let says = |set: &CollaSet| {
+/// Waits until the condition Ready is False with this reason and a message that contains all texts.
+async fn until_not_ready(set: &Set<'_>, reason: &str, texts: &[&str]) {
+    let matches = |set: &CollaSet| {
         condition(set, "Ready").is_some_and(|c| {
-            let all = words.iter().all(|word| c.message.contains(word));
+            let all = texts.iter().all(|text| c.message.contains(text));
             c.status == "False" && c.reason == reason && all
         })
     };
-    set.until(&format!("Ready False {reason} {words:?}"), says)
+    set.until(&format!("Ready False {reason} {texts:?}"), matches)
         .await;
 }
 
@@ -89,8 +89,8 @@ async fn scale_out_under_partition_restarts_no_pod() {
     assert_eq!((after.len(), new), (6, 3));
     set.edit(json!({ "replicas": 4 })).await;
     set.settled().await;
-    let left = set.pods().await;
-    for (id, pod) in &left {
+    let remaining = set.pods().await;
+    for (id, pod) in &remaining {
         assert_eq!(
             (pod.uid(), image(pod)),
             (after[id].uid(), image(&after[id])),
@@ -169,17 +169,17 @@ async fn stuck_rollout_names_the_rule_and_the_pod() {
     set.hold().await;
     set.image("app:2").await;
     let name = set.pod(0).await.name_any();
-    let words = [
+    let texts = [
         "2 under way",
         &name,
         "waits for rule hold of PodTransitionRule hold: block by label check policy",
     ];
-    until_not_ready(&set, "Updating", &words).await;
+    until_not_ready(&set, "Updating", &texts).await;
     set.release().await;
     set.settled().await;
-    told(&scope, "RolloutStarted", "is rolled out").await;
-    told(&scope, "RolloutCompleted", "has reached all 2 Pods").await;
-    told(&scope, "SuccessfulCreate", &name).await;
+    until_event(&scope, "RolloutStarted", "is rolled out").await;
+    until_event(&scope, "RolloutCompleted", "has reached all 2 Pods").await;
+    until_event(&scope, "SuccessfulCreate", &name).await;
 }
 
 #[tokio::test]
@@ -200,8 +200,8 @@ async fn unknown_pod_names_are_reported() {
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let names = json!({ "podToDelete": ["web-none"], "podToInclude": ["web-other"] });
     set.edit(json!({ "scaleStrategy": names })).await;
-    told(&scope, "DeleteNotAllowed", "web-none").await;
-    told(&scope, "IncludeNotAllowed", "web-other").await;
+    until_event(&scope, "DeleteNotAllowed", "web-none").await;
+    until_event(&scope, "IncludeNotAllowed", "web-other").await;
 }
 
 #[tokio::test]

@@ -187,20 +187,23 @@ async fn a_partition_keeps_that_many_as_they_are() {
     let before = set.pods().await;
     set.image("app:2").await;
     let mut former = Vec::new();
-    for kept in [3, 1, 0] {
-        set.edit(partition(kept)).await;
+    for partition_size in [3, 1, 0] {
+        set.edit(partition(partition_size)).await;
         let status = set.settled().await.status.unwrap();
         let images = set.images().await;
         let updated: Vec<_> = (0..3).filter(|i| images[*i] == "app:2").collect();
-        assert_eq!(updated.len(), 3 - kept, "{images:?}");
+        assert_eq!(updated.len(), 3 - partition_size, "{images:?}");
         assert!(
             former.iter().all(|i| updated.contains(i)),
             "those stay updated"
         );
-        assert_eq!(usize::try_from(status.updated_replicas).unwrap(), 3 - kept);
+        assert_eq!(
+            usize::try_from(status.updated_replicas).unwrap(),
+            3 - partition_size
+        );
         assert_eq!(
             status.current_revision == status.updated_revision,
-            kept == 0
+            partition_size == 0
         );
         former = updated;
     }

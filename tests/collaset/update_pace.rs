@@ -1,4 +1,4 @@
-//! How fast an update goes.
+//! How fast an update proceeds.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -50,8 +50,8 @@ async fn pod_is_available_after_min_ready_seconds() {
     let updated = set.get().await.status.unwrap().updated_revision;
     assert_ne!(updated, revision);
     set.edit(json!({ "minReadySeconds": null })).await;
-    let told = |pod: &Pod| pod.annotations().contains_key(keys::MIN_READY_SECONDS);
-    set.until_pods("not to wait", |pods| !pods.values().any(told))
+    let is_annotated = |pod: &Pod| pod.annotations().contains_key(keys::MIN_READY_SECONDS);
+    set.until_pods("not to wait", |pods| !pods.values().any(is_annotated))
         .await;
     assert_eq!(
         set.settled().await.status.unwrap().updated_revision,
@@ -73,8 +73,10 @@ async fn briefly_unready_pod_restarts_min_ready_seconds() {
     let flapped = scope.pods().patch_status(&name, &params, &flap).await;
     flapped.unwrap();
     let is_labelled = |pod: &Pod| label(pod, keys::SERVICE_AVAILABLE).is_some();
-    let gone = |pod: &Pod| !is_labelled(pod);
-    scope.until_pod(&name, "to be unavailable", gone).await;
+    let is_unavailable = |pod: &Pod| !is_labelled(pod);
+    scope
+        .until_pod(&name, "to be unavailable", is_unavailable)
+        .await;
     let back = scope.until_pod(&name, "to be available", is_labelled).await;
     assert!(waited(&back, 4), "{back:?}");
     assert_eq!(ready_and_available(&back).unwrap().0, since);
@@ -89,8 +91,8 @@ async fn update_without_progress_is_stalled_at_its_deadline() {
         condition(set, "Stalled").is_some_and(|c| c.reason == "ProgressDeadlineExceeded")
     };
     let late = set.until("the deadline", stalled).await;
-    let told = &condition(&late, "Stalled").unwrap().message;
-    assert!(told.contains("progressDeadlineSeconds"), "{told}");
+    let message = &condition(&late, "Stalled").unwrap().message;
+    assert!(message.contains("progressDeadlineSeconds"), "{message}");
     set.image("app:3").await;
     let done = set.settled().await;
     assert!(condition(&done, "Stalled").is_none());

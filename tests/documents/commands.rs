@@ -1,4 +1,4 @@
-//! The commands of the README and of the examples do what the text says.
+//! The commands of the README and of the examples do what the text promises.
 
 use std::path::Path;
 
@@ -54,9 +54,9 @@ async fn the_operation_of_the_readme_begins_and_ends() {
         .lines()
         .filter(|line| !line.starts_with("kubectl create namespace"));
     let script: Vec<&str> = script.collect();
-    let said = ground.shell(&script.join("\n")).await;
-    let said = said.unwrap_or_else(|said| panic!("{said}"));
-    assert!(said.contains("condition met"), "{said}");
+    let output = ground.shell(&script.join("\n")).await;
+    let output = output.unwrap_or_else(|output| panic!("{output}"));
+    assert!(output.contains("condition met"), "{output}");
     ground.until_available("app=web", 4).await;
     ground.until_at_rest("web", 4).await;
 }
@@ -70,7 +70,7 @@ async fn the_operation_script_waits_for_the_budget() {
         ground
             .shell(&script)
             .await
-            .unwrap_or_else(|said| panic!("{said}"))
+            .unwrap_or_else(|output| panic!("{output}"))
     };
     run("begin", &pods[0]).await;
     let first = ground
@@ -85,12 +85,15 @@ async fn the_operation_script_waits_for_the_budget() {
     assert!(!second(AVAILABLE).await.is_empty());
     assert!(second(OPERATE).await.is_empty());
     let denied = ground.try_kubectl(&["delete", "pod", &pods[2]]).await;
-    let said = String::from_utf8_lossy(&denied.stderr);
+    let stderr = String::from_utf8_lossy(&denied.stderr);
     let want = format!(
         "Pod {} is held by rule availability of PodTransitionRule web",
         pods[2]
     );
-    assert!(!denied.status.success() && said.contains(&want), "{said}");
+    assert!(
+        !denied.status.success() && stderr.contains(&want),
+        "{stderr}"
+    );
 
     run("finish", &pods[0]).await;
     run("begin", &pods[1]).await;
@@ -112,14 +115,14 @@ async fn label_check_holds_operation_until_label_is_set() {
             ground
                 .shell(&request)
                 .await
-                .unwrap_or_else(|said| panic!("{said}"));
+                .unwrap_or_else(|output| panic!("{output}"));
             let waits = ground.kubectl(&["get", "pod", pod, "-o", PRE_CHECK]).await;
             if waits.is_empty() {
                 let undo = format!("examples/operation.sh finish {namespace} {pod} upgrade");
                 ground
                     .shell(&undo)
                     .await
-                    .unwrap_or_else(|said| panic!("{said}"));
+                    .unwrap_or_else(|output| panic!("{output}"));
             }
             !waits.is_empty()
         })
@@ -131,7 +134,7 @@ async fn label_check_holds_operation_until_label_is_set() {
     ground
         .shell(&begin)
         .await
-        .unwrap_or_else(|said| panic!("{said}"));
+        .unwrap_or_else(|output| panic!("{output}"));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Links lead somewhere, and the book has every page. No network is needed.
+//! Every link leads to a file, and the book contains every page. No network is needed.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -80,13 +80,13 @@ fn leads(page: &Path, text: &str, target: &str) -> bool {
     }) else {
         return false;
     };
-    let there = path.is_empty() || root().join(&file).exists();
+    let exists = path.is_empty() || root().join(&file).exists();
     let has_anchor = || match (path.is_empty(), file.extension()) {
         (true, _) => anchors(text).iter().any(|a| a == anchor),
         (_, Some(e)) if e == "md" => anchors(&read(&file)).iter().any(|a| a == anchor),
         _ => true, // lines of a source
     };
-    there && (anchor.is_empty() || has_anchor())
+    exists && (anchor.is_empty() || has_anchor())
 }
 
 /// The path without `..`; `None` if it leads out of the repository.

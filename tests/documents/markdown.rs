@@ -106,7 +106,7 @@ fn comment(prose: &[(usize, &str)]) -> Option<String> {
 /// The anchors of a document: a slug for each heading as GitHub makes it, and every `id` of an HTML element.
 pub fn anchors(text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut slugs: HashMap<String, usize> = HashMap::new();
     for (_, line) in parse(text).prose {
         for part in line.split(" id=\"").skip(1) {
             found.extend(part.split('"').next().map(str::to_owned));
@@ -115,7 +115,7 @@ pub fn anchors(text: &str) -> Vec<String> {
             continue;
         };
         let slug = slug(heading);
-        let count = seen.entry(slug.clone()).or_default();
+        let count = slugs.entry(slug.clone()).or_default();
         found.push(match *count {
             0 => slug,
             n => format!("{slug}-{n}"),

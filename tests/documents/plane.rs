@@ -88,7 +88,7 @@ impl Ground {
     }
 
     /// Looks until `probe` says yes.
-    pub async fn until(&self, what: &str, probe: impl AsyncFnMut() -> bool) {
-        testbed::wait::until(what, probe).await;
+    pub async fn until(&self, condition: &str, probe: impl AsyncFnMut() -> bool) {
+        testbed::wait::until(condition, probe).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Break-glass under the gate.
+//! Bypass of rules while the feature gate is on.
 
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
@@ -17,8 +17,8 @@ async fn give_reason(scope: &Scope, pod: &str) {
     scope.patch(pod, reason).await.unwrap();
 }
 
-/// Waits for a Warning about an object of this kind.
-async fn told(scope: &Scope, kind: &str) {
+/// Waits for the Event `BudgetBypassed` about an object of this kind.
+async fn until_bypass_event(scope: &Scope, kind: &str) {
     let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
     wait::until(&format!("the Event on the {kind}"), async || {
         let all = events.list(&ListParams::default()).await.unwrap();
@@ -48,15 +48,15 @@ async fn bypassed_deletion_goes_at_once_with_room_and_without() {
                 ..DeleteParams::default()
             };
             scope.pods().delete("web", &params).await.unwrap();
-            let gone = scope.get("web").await; // its finalizer keeps it
+            let deleted = scope.get("web").await; // its finalizer keeps it
             assert!(
-                is_terminating(&gone) && !is_marked(&gone),
+                is_terminating(&deleted) && !is_marked(&deleted),
                 "{limit:?} {grace:?} {:?}",
-                gone.metadata
+                deleted.metadata
             );
-            told(&scope, "Pod").await;
+            until_bypass_event(&scope, "Pod").await;
             if limit.is_some() {
-                told(&scope, "PodTransitionRule").await;
+                until_bypass_event(&scope, "PodTransitionRule").await;
             }
         }
     }
@@ -105,8 +105,8 @@ async fn operation_that_a_rule_holds_goes_on_by_a_bypass() {
         scope
             .until_pod(name, "to operate", |p| may_operate(p, "x"))
             .await;
-        told(&scope, "PodTransitionRule").await;
-        told(&scope, "Pod").await;
+        until_bypass_event(&scope, "PodTransitionRule").await;
+        until_bypass_event(&scope, "Pod").await;
         scope.finish(name, "x").await.unwrap();
         scope.until_pod(name, "back", is_available).await;
     }

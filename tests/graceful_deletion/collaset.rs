@@ -1,4 +1,4 @@
-//! CollaSet's own deletions have gone through a lifecycle already (contract Q22).
+//! Deletions by a CollaSet have completed a lifecycle already (contract Q22).
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -79,8 +79,8 @@ async fn pod_deleted_by_hand_is_recreated_after_its_lifecycle() {
     set(&scope, 2).await;
     let pod = scope.list("app=web").await.remove(0);
     let refused = scope.delete(&pod.name_any()).await;
-    let told = testbed::scope::refusal(refused).message;
-    assert!(told.contains(crate::UNDERWAY), "{told}");
+    let message = testbed::scope::refusal(refused).message;
+    assert!(message.contains(crate::UNDERWAY), "{message}");
     scope.until_gone(&pod).await;
     scope.all_available("app=web", 2).await;
 }

@@ -20,20 +20,20 @@ async fn kubectl_delete_takes_pod_off_traffic_before_deletion() {
     for ruled in [false, true] {
         let scope = protected(bed, ruled).await;
         let pod = scope.get("web").await;
-        let said = bed.ask_kubectl_in(&scope, &["delete", "pod", "web"]).await;
-        let (done, text) = (said.succeeded(), said.text());
+        let output = bed.ask_kubectl_in(&scope, &["delete", "pod", "web"]).await;
+        let (done, text) = (output.succeeded(), output.text());
         assert!(!done && text.contains(UNDERWAY), "{text}");
         assert!(text.contains(&finalizer()), "{text}");
         let off = scope
             .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
             .await;
         assert!(is_marked(&off) && !is_terminating(&off));
-        // It has left the budget, and is held all the same: those who serve its traffic have not let go.
-        let said = bed.ask_kubectl_in(&scope, &["delete", "pod", "web"]).await;
-        let (done, text) = (said.succeeded(), said.text());
+        // The Pod is off traffic, and its deletion still waits for the finalizers of the cooperators.
+        let output = bed.ask_kubectl_in(&scope, &["delete", "pod", "web"]).await;
+        let (done, text) = (output.succeeded(), output.text());
         assert!(!done && text.contains(UNDERWAY), "{text}");
-        let left = format!("{UNDERWAY} with finalizers: [{}]", finalizer());
-        assert!(text.contains(&left), "{text}");
+        let waiting = format!("{UNDERWAY} with finalizers: [{}]", finalizer());
+        assert!(text.contains(&waiting), "{text}");
         assert!(!is_terminating(&scope.get("web").await));
         let_go(&scope).await;
         scope.until_gone(&pod).await;
@@ -64,8 +64,8 @@ async fn a_dry_run_says_the_same_and_begins_nothing() {
         let scope = protected(bed, ruled).await;
         let before = scope.get("web").await;
         let dry = ["delete", "pod", "web", "--dry-run=server"];
-        let said = bed.ask_kubectl_in(&scope, &dry).await;
-        let (done, text) = (said.succeeded(), said.text());
+        let output = bed.ask_kubectl_in(&scope, &dry).await;
+        let (done, text) = (output.succeeded(), output.text());
         assert!(!done && text.contains(UNDERWAY), "{text}");
         let after = scope.get("web").await;
         assert_eq!(after.resource_version(), before.resource_version());
@@ -125,10 +125,11 @@ async fn a_deletion_waits_for_the_budget_in_its_lifecycle() {
         })
         .await;
     assert!(waiting.labels().contains_key(keys::SERVICE_AVAILABLE));
-    let told = refusal(scope.delete(&pods[0]).await).message;
+    let message = refusal(scope.delete(&pods[0]).await).message;
     assert!(
-        told.contains(UNDERWAY) && told.contains("waits until its PodTransitionRules let it pass"),
-        "{told}"
+        message.contains(UNDERWAY)
+            && message.contains("waits until its PodTransitionRules let it pass"),
+        "{message}"
     );
 }
 

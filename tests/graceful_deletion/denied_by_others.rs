@@ -1,4 +1,4 @@
-//! What others have to say about a deletion.
+//! Deletions that another webhook, a policy or a disruption budget denies.
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,

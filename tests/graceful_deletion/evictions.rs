@@ -24,8 +24,8 @@ async fn an_eviction_starts_the_lifecycle_and_the_pod_is_drained() {
             },
             ..EvictParams::default()
         };
-        let said = refusal(scope.pods().evict("web", &dry).await);
-        assert!(said.message.contains("being drained"), "{said:?}");
+        let status = refusal(scope.pods().evict("web", &dry).await);
+        assert!(status.message.contains("being drained"), "{status:?}");
         assert!(!is_marked(&scope.get("web").await));
 
         let status = refusal(scope.evict("web").await);
@@ -81,15 +81,15 @@ async fn a_drain_is_graceful_and_stays_within_the_budget() {
     scope.until_at_rest("web", 6).await;
     let observer = Observer::start(&scope).await;
     let selector = format!("--pod-selector=drain={}", scope.namespace);
-    let told = bed
+    let output = bed
         .ask_kubectl(&["drain", "worker-0", &selector, "--timeout=400s"])
         .await
         .success()
         .text();
-    // The last Pod is made again after the drain has ended.
+    // The last Pod is recreated after the drain has ended.
     let pods = scope.all_available("app=web", 6).await;
     let _ = bed.ask_kubectl(&["uncordon", "worker-0"]).await.success();
-    assert!(told.contains("is being drained"), "{told}");
+    assert!(output.contains("is being drained"), "{output}");
 
     let on = |pod: &k8s_openapi::api::core::v1::Pod| pod.spec.clone().unwrap().node_name;
     assert!(pods.iter().all(|p| on(p).as_deref() == Some("worker-1")));

@@ -1,4 +1,4 @@
-//! What the gate does not hold.
+//! Deletions that GraceDelete does not hold.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
@@ -98,7 +98,7 @@ async fn terminating_pods_go_at_once() {
     scope.pause_kubelet("web").await;
     scope.delete("web").await.unwrap();
     assert!(is_terminating(&scope.get("web").await));
-    // Told again by whoever is impatient, and at last as the kubelet does.
+    // An impatient user deletes the Pod again, and at last the kubelet deletes it.
     scope.delete("web").await.unwrap();
     scope.evict("web").await.unwrap();
     let now = DeleteParams::default().grace_period(0);

@@ -1,4 +1,4 @@
-//! GraceDelete deletes Pods with the server's own rights, so only an API server may have it do so.
+//! GraceDelete deletes Pods with the rights of the server, so only an API server may cause these deletions.
 
 use serde_json::json;
 use testbed::review::about;

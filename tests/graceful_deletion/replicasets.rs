@@ -1,4 +1,4 @@
-//! ReplicaSets that are scaled in. Their controller tries again, and may choose other Pods then.
+//! ReplicaSets that are scaled in. Their controller retries, and may then choose other Pods.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ async fn deleted(observer: &Observer) -> BTreeSet<String> {
     deleted.map(|(uid, _)| uid).collect()
 }
 
-/// Changes how many Pods the rule `web` lets go.
+/// Changes how many Pods may be unavailable under the rule `web`.
 async fn set_limit(scope: &Scope, limit: usize) {
     let path = "/spec/rules/0/availablePolicy/maxUnavailableValue";
     let operations = json!([{"op": "replace", "path": path, "value": limit}]);
@@ -98,15 +98,15 @@ async fn user_deletion_proceeds_although_scale_in_is_cancelled() {
     scope.scale("web", 3).await.unwrap();
     set_limit(&scope, 3).await;
     scope.until_gone(&chosen).await;
-    let left = scope.all_available("app=web", 3).await;
-    let kept = left
+    let remaining = scope.all_available("app=web", 3).await;
+    let survivors = remaining
         .iter()
         .filter(|p| pods.iter().any(|q| p.uid() == q.uid()));
-    assert_eq!(kept.count(), 2);
+    assert_eq!(survivors.count(), 2);
 }
 
-/// A Deployment `web` of `count` Pods under a rule that lets none go before it carries the label `free`.
-async fn held(prefix: &str, count: usize) -> Scope {
+/// A Deployment `web` of `count` Pods under a rule that holds each Pod until it has the label `free`.
+async fn deployment_held_by_label(prefix: &str, count: usize) -> Scope {
     let scope = bed().await.scope(prefix).await;
     scope.deploy("web", count, json!({})).await;
     scope.all_available("app=web", count).await;
@@ -143,7 +143,7 @@ async fn stir(scope: &Scope) {
 
 #[tokio::test]
 async fn held_scale_in_chooses_no_more_pods_than_required() {
-    let scope = held("held", 6).await;
+    let scope = deployment_held_by_label("held", 6).await;
     scope.scale("web", 2).await.unwrap();
     wait::until("four Pods that are to go", async || {
         marked(&scope).await.len() == 4
@@ -156,7 +156,7 @@ async fn held_scale_in_chooses_no_more_pods_than_required() {
 
 #[tokio::test]
 async fn held_scale_in_of_pods_that_are_down_is_steady() {
-    let scope = held("down", 8).await;
+    let scope = deployment_held_by_label("down", 8).await;
     for pod in scope.list("app=web").await {
         scope.crash(&pod.name_any()).await;
     }
@@ -175,7 +175,7 @@ async fn held_scale_in_of_pods_that_are_down_is_steady() {
 
 #[tokio::test]
 async fn changed_ranking_takes_no_further_pods_off_traffic() {
-    let scope = held("ranking", 12).await;
+    let scope = deployment_held_by_label("ranking", 12).await;
     let observer = Observer::start(&scope).await;
     scope.scale("web", 6).await.unwrap();
     wait::until("six Pods that are to go", async || {
@@ -245,9 +245,9 @@ async fn unavailable_pod_is_deleted_instead_of_pod_off_traffic() {
         .await;
     scope.resume_kubelet(&down.name_any()).await;
     scope.until_gone(down).await;
-    let left = scope.all_available("app=web", 2).await;
-    assert!(left.iter().any(|pod| pod.uid() == off.uid()));
-    for pod in left {
+    let remaining = scope.all_available("app=web", 2).await;
+    assert!(remaining.iter().any(|pod| pod.uid() == off.uid()));
+    for pod in remaining {
         let patch = finalizers(Vec::new());
         scope.patch(&pod.name_any(), patch).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! The gate stops nothing that no rule holds when nobody answers any more.
+//! While no server answers, GraceDelete holds no deletion that no rule covers.
 
 use kube::ResourceExt;
 use testbed::Bed;
@@ -19,11 +19,11 @@ async fn absent_server_holds_no_deletion_without_a_rule() {
     }
     bed.kill_all().await;
     dead.delete("web").await.unwrap();
-    let gone = dead.get("web").await;
-    assert!(is_terminating(&gone) && !is_marked(&gone));
+    let deleted = dead.get("web").await;
+    assert!(is_terminating(&deleted) && !is_marked(&deleted));
 
-    let told = bed.operating(&["uninstall"]);
-    assert!(told.status.success(), "{told:?}");
+    let output = bed.operating(&["uninstall"]);
+    assert!(output.status.success(), "{output:?}");
     for scope in [&uninstalled, &ruled] {
         let pod = scope.get("web").await;
         assert!(!is_terminating(&pod), "{}", pod.name_any());

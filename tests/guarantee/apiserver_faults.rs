@@ -1,5 +1,5 @@
-//! An API server that is slow, frozen, or answers the replicas with errors: what needs a claim is held with the reason,
-//! what no rule holds passes, and all recovers by itself.
+//! An API server that is slow or frozen, or that answers the replicas with errors: requests that need a claim are held
+//! with the reason, other requests pass, and everything recovers by itself.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A Pod that is down for a moment is not free: it would come back by itself.
+//! A Pod that is not ready for a moment still needs the budget: it would become ready again by itself.
 
 use std::collections::BTreeSet;
 
@@ -96,14 +96,17 @@ async fn briefly_unready_pod_needs_budget_to_begin_or_be_evicted() {
         .await;
     let begun = scope.begin(&pods[0], ID).await.unwrap();
     assert!(!has_begun(&begun), "{:?}", begun.labels());
-    let held = refusal(scope.evict(&pods[1]).await);
-    assert_eq!((held.code, held.reason.as_str()), (429, "TooManyRequests"));
+    let status = refusal(scope.evict(&pods[1]).await);
+    assert_eq!(
+        (status.code, status.reason.as_str()),
+        (429, "TooManyRequests")
+    );
     assert!(
-        held.message.contains("2 of 3 Pods are unavailable"),
-        "{held:?}"
+        status.message.contains("2 of 3 Pods are unavailable"),
+        "{status:?}"
     );
     assert_eq!(most_begun(&observer).await, 0);
-    // With the other back, the loss of this one is all that the budget has room for.
+    // When the other Pod is ready again, the loss of this Pod uses the whole budget.
     scope.resume_kubelet(&pods[1]).await;
     scope.until_pod(&pods[0], "begun", has_begun).await;
     assert!(scope.claims("web").await <= 1);

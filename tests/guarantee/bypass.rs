@@ -1,4 +1,4 @@
-//! Break-glass: beyond the budget with an annotation on the Pod and the verb `bypass` on the rule.
+//! Bypass: going beyond the budget with an annotation on the Pod and the verb `bypass` on the rule.
 
 use k8s_openapi::api::core::v1::{Event, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
@@ -76,11 +76,11 @@ async fn give_reason(scope: &Scope, pod: &str, reason: &str) {
     scope.patch(pod, annotation).await.unwrap();
 }
 
-/// Waits for the Warning about an object.
-async fn told(scope: &Scope, kind: &str, name: &str, reason: &str) {
+/// Waits for the Warning Event `BudgetBypassed` about an object.
+async fn until_bypass_event(scope: &Scope, kind: &str, name: &str, reason: &str) {
     let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let what = format!("the Event on {kind} {name}");
-    wait::until(&what, async || {
+    let description = format!("the Event on {kind} {name}");
+    wait::until(&description, async || {
         let all = events.list(&ListParams::default()).await.unwrap();
         all.iter().any(|e| {
             e.reason.as_deref() == Some("BudgetBypassed")
@@ -102,7 +102,7 @@ async fn bypass_needs_reason_and_right_and_counts_as_disruption() {
     );
     scope.begin(&pods[0], "upgrade").await.unwrap(); // uses the budget up
     let pod = &pods[1];
-    // Without a reason nothing is said of it, whatever rights one has.
+    // Without a reason the denial does not mention the bypass, whatever rights the user has.
     for user in [&plain, &may] {
         for outcome in [user.delete(pod).await, user.evict(pod).await] {
             let message = refusal(outcome).message;
@@ -145,8 +145,8 @@ async fn bypass_needs_reason_and_right_and_counts_as_disruption() {
     assert!(is_available(&scope.get(pod).await));
 
     may.delete(pod).await.unwrap();
-    told(&scope, "Pod", pod, "the disk is on fire").await;
-    told(&scope, "PodTransitionRule", "web", "the disk is on fire").await;
+    until_bypass_event(&scope, "Pod", pod, "the disk is on fire").await;
+    until_bypass_event(&scope, "PodTransitionRule", "web", "the disk is on fire").await;
     let bed = Bed::shared().await;
     let counted = bed
         .metric("operating_ledger_claims_bypassed_total")
@@ -186,7 +186,7 @@ async fn bypass_covers_eviction_in_place_change_and_begin() {
         .unwrap();
     may.evict(&pods[2]).await.unwrap();
     for pod in &pods {
-        told(&scope, "Pod", pod, "security fix").await;
+        until_bypass_event(&scope, "Pod", pod, "security fix").await;
     }
 }
 

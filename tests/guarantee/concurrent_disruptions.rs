@@ -1,4 +1,4 @@
-//! Many disruptions at once: exactly as many pass as the rule has room for.
+//! Many disruptions at once: exactly as many pass as the budget allows.
 
 use std::time::Duration;
 
@@ -51,15 +51,15 @@ fn assert_full(status: &Status) {
 /// nor full.
 const LATER: &str = "try again in a moment";
 
-/// Comes back while it is told `later`.
+/// Repeats the request while the denial contains `later`.
 async fn patiently(
     later: &str,
     mut request: impl AsyncFnMut() -> kube::Result<()>,
 ) -> kube::Result<()> {
     loop {
         let done = request().await;
-        let told = done.as_ref().err().map(ToString::to_string);
-        if !told.is_some_and(|told| told.contains(later)) {
+        let message = done.as_ref().err().map(ToString::to_string);
+        if !message.is_some_and(|message| message.contains(later)) {
             return done;
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -153,7 +153,7 @@ async fn deletes_evictions_and_lifecycles_at_once_share_one_budget() {
         }))
         .await;
     for (index, outcome) in outcomes.into_iter().enumerate() {
-        // A lifecycle that finds no room begins all the same, and waits.
+        // A lifecycle without free budget begins, and waits in PreCheck.
         if index % 3 == 2 {
             outcome.unwrap();
         } else if outcome.is_err() {

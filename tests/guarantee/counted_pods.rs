@@ -1,4 +1,4 @@
-//! Which Pods a rule counts and holds, and which not (contract 10.1 to contract 10.3).
+//! Which Pods a rule counts and holds (contract 10.1 to contract 10.3).
 
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};

@@ -1,4 +1,4 @@
-//! Crashes, and requests that come to nothing: no claim outlives its deadline, all recovers by itself.
+//! Crashes, and requests without effect: no claim outlives its deadline, and everything recovers by itself.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Connections to the API server that die without a sign: what they do not deliver is not decided without.
+//! Connections to the API server that die without a sign: nothing is decided without the events that they do not
+//! deliver.
 
 use std::time::Duration;
 
@@ -134,11 +135,11 @@ async fn terminating_rule_holds_no_pod_while_rules_are_read_live() {
     let scope = bed.scope("ending").await;
     let pods = scope.web_under_rule(4, json!(3)).await;
     scope.rule("ending", json!({"app": "web"}), json!(0)).await;
-    let held = json!({ "metadata": { "finalizers": ["example.com/held"] } });
+    let finalizer = json!({ "metadata": { "finalizers": ["example.com/held"] } });
     let (name, params) = ("ending", PatchParams::default());
     let rules = scope.rules();
     rules
-        .patch(name, &params, &Patch::Merge(held))
+        .patch(name, &params, &Patch::Merge(finalizer))
         .await
         .unwrap();
     rules.delete(name, &DeleteParams::default()).await.unwrap();

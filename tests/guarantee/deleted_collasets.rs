@@ -1,4 +1,4 @@
-//! The Pods of a CollaSet that is being deleted are beyond the budgets, and no others are.
+//! The Pods of a CollaSet that is being deleted are exempt from the budgets, and no other Pods are.
 
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Error, ResourceExt};
@@ -34,7 +34,7 @@ async fn make(scope: &Scope, name: &str, replicas: usize, finalizers: Value) -> 
     sets(scope).create(&params, &set).await.unwrap()
 }
 
-/// A CollaSet whose deletion somebody's finalizer holds up for as long as a test takes.
+/// A CollaSet under deletion, which a foreign finalizer keeps until the test ends.
 async fn deleted(scope: &Scope, name: &str) -> CollaSet {
     make(scope, name, 0, json!(["plane.test/stays"])).await;
     let background = DeleteParams::background();
@@ -55,8 +55,8 @@ fn reference(set: &CollaSet, controller: bool) -> Value {
     })
 }
 
-/// Three Pods of a set `web`, of which none may go.
-async fn held(scope: &Scope) -> (CollaSet, Vec<String>) {
+/// Three Pods of a set `web` under a rule that allows no disruption.
+async fn set_under_zero_budget(scope: &Scope) -> (CollaSet, Vec<String>) {
     let set = make(scope, "web", 3, json!([])).await;
     let pods = names(&scope.all_available("app=web", 3).await);
     scope.rule("web", json!({"app": "web"}), json!(0)).await;
@@ -74,7 +74,7 @@ async fn is_held(scope: &Scope, pod: &str) {
 #[tokio::test]
 async fn reference_to_a_deleted_set_frees_no_pod_of_another() {
     let scope = Bed::shared().await.scope("deleted-other").await;
-    let (web, pods) = held(&scope).await;
+    let (web, pods) = set_under_zero_budget(&scope).await;
     let going = deleted(&scope, "going").await;
     // Another owner beside the controller is not held, and frees nothing.
     let beside =
@@ -86,8 +86,8 @@ async fn reference_to_a_deleted_set_frees_no_pod_of_another() {
     let status = refusal(scope.patch(&pods[0], instead).await);
     assert_eq!(status.code, 429, "{status:?}");
     // Nor does an operation that deletes begin beyond the budget.
-    let told = scope.label(&pods[0], json!({operating::api::keys::TO_DELETE: "1"}));
-    told.await.unwrap();
+    let labelled = scope.label(&pods[0], json!({operating::api::keys::TO_DELETE: "1"}));
+    labelled.await.unwrap();
     scope
         .until_status("web", "the Pod that waits", |s: &RuleStatus| {
             s.waiting_pods == 1
@@ -101,7 +101,7 @@ async fn reference_to_a_deleted_set_frees_no_pod_of_another() {
 #[tokio::test]
 async fn recreated_set_holds_its_pods() {
     let scope = Bed::shared().await.scope("deleted-again").await;
-    let (web, pods) = held(&scope).await;
+    let (web, pods) = set_under_zero_budget(&scope).await;
     let orphan = DeleteParams {
         propagation_policy: Some(kube::api::PropagationPolicy::Orphan),
         ..DeleteParams::default()

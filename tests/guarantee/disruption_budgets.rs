@@ -28,7 +28,7 @@ async fn forbid(scope: &Scope, name: &str) {
     .await;
 }
 
-/// What an eviction is told, once all replicas refuse it themselves and with this text.
+/// The denial of an eviction, once all replicas deny it themselves with this text.
 async fn all_refuse(scope: &Scope, pod: &str, text: &str) -> Status {
     let dry_run = EvictParams {
         post_options: PostParams {
@@ -39,10 +39,10 @@ async fn all_refuse(scope: &Scope, pod: &str, text: &str) -> Status {
     };
     let pods = scope.pods();
     wait::value("all replicas to know of the budget", async || {
-        let said = join_all((0..12).map(|_| pods.evict(pod, &dry_run))).await;
-        let mut said: Vec<_> = said.into_iter().map(refusal).collect();
+        let statuses = join_all((0..12).map(|_| pods.evict(pod, &dry_run))).await;
+        let mut statuses: Vec<_> = statuses.into_iter().map(refusal).collect();
         let ours = |s: &Status| s.message.contains("admission webhook") && s.message.contains(text);
-        said.iter().all(ours).then(|| said.remove(0))
+        statuses.iter().all(ours).then(|| statuses.remove(0))
     })
     .await
 }
@@ -56,13 +56,16 @@ async fn eviction_refused_by_disruption_budget_never_keeps_a_claim() {
     all_refuse(&scope, &pods[0], text).await;
     let cause = "The disruption budget locked needs 3 healthy pods and has 3 currently";
     for _ in 0..30 {
-        let said = refusal(scope.evict(&pods[0]).await);
-        assert_eq!((said.code, said.reason.as_str()), (429, "TooManyRequests"));
-        assert!(
-            said.message.contains(text) && said.message.contains(cause),
-            "{said:?}"
+        let status = refusal(scope.evict(&pods[0]).await);
+        assert_eq!(
+            (status.code, status.reason.as_str()),
+            (429, "TooManyRequests")
         );
-        let details = said.details.unwrap();
+        assert!(
+            status.message.contains(text) && status.message.contains(cause),
+            "{status:?}"
+        );
+        let details = status.details.unwrap();
         assert_eq!(
             details.retry_after_seconds, 0,
             "client-go would wait in silence"
@@ -86,9 +89,12 @@ async fn eviction_under_several_budgets_is_an_error_without_a_claim() {
         forbid(&scope, name).await;
     }
     let text = "This pod has more than one PodDisruptionBudget";
-    let said = all_refuse(&scope, &pods[0], text).await;
-    assert_eq!((said.code, said.reason.as_str()), (500, "InternalError"));
-    let said = refusal(scope.evict(&pods[0]).await);
-    assert_eq!(said.code, 500, "{said:?}");
+    let status = all_refuse(&scope, &pods[0], text).await;
+    assert_eq!(
+        (status.code, status.reason.as_str()),
+        (500, "InternalError")
+    );
+    let status = refusal(scope.evict(&pods[0]).await);
+    assert_eq!(status.code, 500, "{status:?}");
     assert_eq!(scope.claims("web").await, 0);
 }

@@ -23,17 +23,17 @@ async fn drain_finishes_within_the_budget() {
     scope.until_at_rest("web", 10).await;
     let observer = Observer::start(&scope).await;
     let selector = format!("--pod-selector=drain={}", scope.namespace);
-    let told = bed
+    let output = bed
         .ask_kubectl(&["drain", "worker-0", &selector, "--timeout=400s"])
         .await
         .success()
         .text();
-    // The last Pod is made again after the drain has ended.
+    // The last Pod is recreated after the drain has ended.
     let pods = scope.all_available("app=web", 10).await;
     let _ = bed.ask_kubectl(&["uncordon", "worker-0"]).await.success();
 
-    assert_eq!(told.matches(" evicted\n").count(), 10, "{told}");
-    assert!(told.contains("the limit is 3"), "{told}");
+    assert_eq!(output.matches(" evicted\n").count(), 10, "{output}");
+    assert!(output.contains("the limit is 3"), "{output}");
     assert!(
         pods.iter()
             .all(|p| p.spec.as_ref().unwrap().node_name.as_deref() == Some("worker-1"))

@@ -1,4 +1,4 @@
-//! Dry-run: the same verdict, and nothing is written.
+//! Dry run: the verdict is the same, and nothing is written.
 
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::ResourceExt;
@@ -9,7 +9,7 @@ use testbed::pods::names;
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
 
-/// Three available Pods under a rule with room for one; their names.
+/// Three available Pods under a rule that allows one disruption. Returns their names.
 async fn three(bed: &Bed) -> (Scope, Vec<String>) {
     let scope = bed.scope("dry").await;
     scope.deploy("web", 3, json!({})).await;
@@ -39,8 +39,8 @@ async fn kubectl_delete(bed: &Bed, scope: &Scope, pod: &str) -> (bool, String) {
         pod,
         "--dry-run=server",
     ];
-    let said = bed.ask_kubectl(&args).await;
-    (said.succeeded(), said.text())
+    let output = bed.ask_kubectl(&args).await;
+    (output.succeeded(), output.text())
 }
 
 /// An eviction that says in its body that it is a dry-run, as `kubectl drain --dry-run=server` does.
@@ -188,12 +188,12 @@ async fn dry_run_is_denied_while_server_cannot_write_ledgers() {
     }
     let params = PostParams::default();
     role = roles.replace("operating", &params, &role).await.unwrap();
-    let said = wait::value("the denial", async || {
-        let (passes, said) = kubectl_delete(&bed, &scope, &pods[0]).await;
-        (!passes).then_some(said)
+    let output = wait::value("the denial", async || {
+        let (passes, output) = kubectl_delete(&bed, &scope, &pods[0]).await;
+        (!passes).then_some(output)
     })
     .await;
-    assert!(said.contains("cannot patch resource"), "{said}");
+    assert!(output.contains("cannot patch resource"), "{output}");
     let evicted = refusal(evict_dry_in_body(&scope, &pods[0]).await);
     assert!(
         evicted.message.contains("cannot patch resource"),

@@ -1,4 +1,5 @@
-//! The mark of a namespace, by which the API server knows that requests must be reviewed: no rule is stored without it.
+//! The enforcement label of a namespace, by which the API server knows that requests must be reviewed: no rule is
+//! stored without it.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -21,13 +22,13 @@ use testbed::proxy::{Asked, Effect, Fault};
 use testbed::{Bed, Scope, wait};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Request timeout of the API server: the leader takes the mark off some time after it.
+/// Request timeout of the API server. The leader removes the enforcement label some time after it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Something that was stored.
 #[derive(Clone, Debug, PartialEq)]
 enum Stored {
-    /// The namespace, with or without the mark.
+    /// The namespace, with or without the enforcement label.
     Namespace { marked: bool },
     /// A rule.
     Rule(String),
@@ -37,7 +38,7 @@ enum Stored {
 
 /// Every version of a namespace and of the rules in it, by resourceVersion.
 struct History {
-    seen: Arc<Mutex<Vec<(u64, Stored)>>>,
+    versions: Arc<Mutex<Vec<(u64, Stored)>>>,
     _watching: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -46,8 +47,8 @@ impl History {
     async fn start(scope: &Scope) -> History {
         let namespaces: Api<Namespace> = Api::all(scope.client.clone());
         let name = format!("metadata.name={}", scope.namespace);
-        let seen = Arc::default();
-        let namespace = follow(&namespaces, Some(name), &seen, |namespace, _| {
+        let versions = Arc::default();
+        let namespace = follow(&namespaces, Some(name), &versions, |namespace, _| {
             Stored::Namespace {
                 marked: namespace.labels().contains_key(keys::NAMESPACE_ENFORCEMENT),
             }
@@ -56,28 +57,35 @@ impl History {
         let rules = follow(
             &scope.api::<PodTransitionRule>(),
             None,
-            &seen,
-            |rule, gone| {
-                let stored = if gone { Stored::RuleGone } else { Stored::Rule };
+            &versions,
+            |rule, is_deleted| {
+                let stored = if is_deleted {
+                    Stored::RuleGone
+                } else {
+                    Stored::Rule
+                };
                 stored(rule.name_any())
             },
         )
         .await;
         History {
-            seen,
+            versions,
             _watching: vec![namespace, rules],
         }
     }
 
     /// All that has been delivered, in the order in which it was stored.
     fn all(&self) -> Vec<(u64, Stored)> {
-        let mut all = self.seen.lock().clone();
+        let mut all = self.versions.lock().clone();
         all.sort_by_key(|(version, _)| *version);
         all
     }
 
     fn has(&self, stored: &Stored) -> bool {
-        self.seen.lock().iter().any(|(_, seen)| seen == stored)
+        self.versions
+            .lock()
+            .iter()
+            .any(|(_, version)| version == stored)
     }
 
     fn is_marked(&self) -> bool {
@@ -89,7 +97,7 @@ impl History {
         marks.next().unwrap()
     }
 
-    /// Fails if there was a version at which a rule was stored and the mark was absent.
+    /// Fails if a rule was stored at a version at which the enforcement label was absent.
     fn assert_no_rule_without_mark(&self) {
         let (mut is_marked, mut rules) = (false, Vec::new());
         for (version, stored) in self.all() {
@@ -109,17 +117,17 @@ impl History {
 async fn follow<K>(
     api: &Api<K>,
     fields: Option<String>,
-    seen: &Arc<Mutex<Vec<(u64, Stored)>>>,
+    versions: &Arc<Mutex<Vec<(u64, Stored)>>>,
     read: fn(&PartialObjectMeta<K>, bool) -> Stored,
 ) -> AbortOnDropHandle<()>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let push = {
-        let seen = seen.clone();
-        move |object: &PartialObjectMeta<K>, gone| {
+        let versions = versions.clone();
+        move |object: &PartialObjectMeta<K>, is_deleted| {
             let version = object.resource_version().unwrap().parse().unwrap();
-            seen.lock().push((version, read(object, gone)));
+            versions.lock().push((version, read(object, is_deleted)));
         }
     };
     let (list, watch) = (
@@ -149,7 +157,7 @@ where
     }))
 }
 
-/// Whether the request takes the mark off a namespace.
+/// Whether the request removes the enforcement label from a namespace.
 fn takes_mark_off(asked: &Asked) -> bool {
     let body = || serde_json::from_slice::<Value>(&asked.body).unwrap();
     asked.method == Method::PATCH
@@ -195,8 +203,8 @@ async fn rule_created_during_label_removal_keeps_the_enforcement_label() {
     history.assert_no_rule_without_mark();
 
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
-    let left = namespaces.get(&scope.namespace).await.unwrap();
-    assert!(!left.annotations().contains_key(keys::RULE_ADMITTED));
+    let unmarked = namespaces.get(&scope.namespace).await.unwrap();
+    assert!(!unmarked.annotations().contains_key(keys::RULE_ADMITTED));
 }
 
 #[tokio::test]
@@ -241,8 +249,8 @@ async fn enforcement_label_is_removed_while_rule_is_terminating() {
     let history = History::start(&scope).await;
     scope.rule("ending", json!({"app": "web"}), json!(1)).await;
     let (rules, params) = (scope.rules(), PatchParams::default());
-    let held = Patch::Merge(json!({ "metadata": { "finalizers": ["example.com/held"] } }));
-    rules.patch("ending", &params, &held).await.unwrap();
+    let finalizer = Patch::Merge(json!({ "metadata": { "finalizers": ["example.com/held"] } }));
+    rules.patch("ending", &params, &finalizer).await.unwrap();
     rules
         .delete("ending", &DeleteParams::default())
         .await

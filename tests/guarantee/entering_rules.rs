@@ -1,4 +1,4 @@
-//! Pods that leave a rule, are changed where it does not see them, and come back.
+//! Pods that leave a rule, are changed while the rule does not select them, and come back.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

@@ -14,7 +14,7 @@ use testbed::{Bed, Scope, wait};
 
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-/// Three available Pods under a rule with room for one; their names.
+/// Three available Pods under a rule that allows one disruption. Returns their names.
 async fn three(bed: &Bed) -> (Scope, Vec<String>) {
     let scope = bed.scope("evict").await;
     scope.deploy("web", 3, json!({})).await;
@@ -95,12 +95,12 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
     let bed = Bed::shared().await;
     let (scope, pods) = three(bed).await;
     let both = async |pod: &str, dry_run: bool| {
-        let mut said = Vec::new();
+        let mut verdicts = Vec::new();
         for version in VERSIONS {
-            said.push(timeless(review(bed, &scope, pod, version, dry_run).await));
+            verdicts.push(timeless(review(bed, &scope, pod, version, dry_run).await));
         }
-        assert_eq!(said[0], said[1]);
-        said.remove(0)
+        assert_eq!(verdicts[0], verdicts[1]);
+        verdicts.remove(0)
     };
     let shown = both(&pods[0], true).await;
     assert_eq!(shown["allowed"], true);
@@ -118,17 +118,17 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
     // A loss that nobody asked for is known to each replica when its watch has delivered it.
     wait::until("all replicas to know of both", async || {
         let asked = (0..6).map(|_| review(bed, &scope, &pods[2], "v1", true));
-        let said = futures::future::join_all(asked).await;
-        said.into_iter().all(|s| {
+        let verdicts = futures::future::join_all(asked).await;
+        verdicts.into_iter().all(|s| {
             let message = timeless(s)["status"]["message"].take();
             message.as_str().is_some_and(|m| m.contains("2 of 3 Pods"))
         })
     })
     .await;
-    let held = both(&pods[2], false).await;
-    assert_eq!(held["allowed"], false);
-    assert_eq!(held["status"]["code"], 429);
-    let message = held["status"]["message"].as_str().unwrap();
+    let denied = both(&pods[2], false).await;
+    assert_eq!(denied["allowed"], false);
+    assert_eq!(denied["status"]["code"], 429);
+    let message = denied["status"]["message"].as_str().unwrap();
     assert!(
         message.ends_with("2 of 3 Pods are unavailable, the limit is 1"),
         "{message}"
@@ -142,8 +142,8 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
         scope.resume_kubelet(pod).await;
     }
     wait::until("the place to be free again", async || {
-        let said = review(bed, &scope, &pods[2], "v1beta1", false).await;
-        said["allowed"] == true
+        let verdicts = review(bed, &scope, &pods[2], "v1beta1", false).await;
+        verdicts["allowed"] == true
     })
     .await;
     let ledger = scope.status::<RuleStatus>("web").await.ledger.unwrap();
@@ -160,9 +160,9 @@ async fn allowed_eviction_is_bound_to_the_uid_of_the_pod() {
     let bed = Bed::shared().await;
     let (scope, pods) = three(bed).await;
     let uid = scope.get(&pods[0]).await.uid().unwrap();
-    let said = review(bed, &scope, &pods[0], "v1", true).await;
-    assert_eq!(said["allowed"], true);
-    let patch: ByteString = serde_json::from_value(said["patch"].clone()).unwrap();
+    let verdict = review(bed, &scope, &pods[0], "v1", true).await;
+    assert_eq!(verdict["allowed"], true);
+    let patch: ByteString = serde_json::from_value(verdict["patch"].clone()).unwrap();
     let patch: Value = serde_json::from_slice(&patch.0).unwrap();
     let wanted =
         json!([{"op": "add", "path": "/deleteOptions", "value": {"preconditions": {"uid": uid}}}]);
@@ -220,11 +220,11 @@ async fn starting_pod_eviction_beyond_budget_is_429_never_409() {
     status(0).await;
     for round in 1..=5 {
         let (outcome, _) = join(scope.evict("new"), status(round)).await;
-        let held = refusal(outcome);
+        let status = refusal(outcome);
         assert_eq!(
-            (held.code, held.reason.as_str()),
+            (status.code, status.reason.as_str()),
             (429, "TooManyRequests"),
-            "{held:?}"
+            "{status:?}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What no rule holds, and what goes on when every replica is dead.
+//! Requests that no rule covers, and what continues when every replica is dead.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -84,8 +84,8 @@ async fn pods_of_deleted_node_are_deleted_and_use_the_budget() {
     scope.until_at_rest("web", 6).await;
     let node_of = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone().unwrap();
     let node = node_of(&pods[0]);
-    let (lost, left): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| node_of(pod) == node);
-    assert!(!left.is_empty(), "Pods on other nodes");
+    let (lost, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| node_of(pod) == node);
+    assert!(!others.is_empty(), "Pods on other nodes");
 
     let nodes: Api<Node> = Api::all(scope.client.clone());
     nodes.delete(&node, &DeleteParams::default()).await.unwrap();
@@ -94,7 +94,7 @@ async fn pods_of_deleted_node_are_deleted_and_use_the_budget() {
         scope.until_gone(pod).await;
     }
     let figures = format!("{} of 6 Pods are unavailable, the limit is 1", lost.len());
-    for pod in left {
+    for pod in others {
         let status = refusal(scope.delete(&pod.name_any()).await);
         assert!(
             status.code == 429 && status.message.contains(&figures),

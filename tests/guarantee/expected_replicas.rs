@@ -1,4 +1,5 @@
-//! How many Pods are expected, for each kind of owner: what users asked for, whatever controllers do in a rollout.
+//! How many Pods are expected for each kind of owner: the number that users asked for, whatever controllers do during a
+//! rollout.
 
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -284,7 +285,7 @@ async fn replica_set_counts_by_the_scale_of_its_custom_controller() {
     observer.fewest_available(|_| true, 10).await.at_least(9);
 }
 
-/// Creates an owner of a built-in kind whose Pods stay as long as somebody wants.
+/// Creates an owner of a built-in kind whose Pods run until they are deleted.
 async fn built_in(scope: &Scope, path: &str, spec: Value) {
     let body = json!({"metadata": {"name": "web"}, "spec": spec});
     let path = format!("{path}/namespaces/{}/{}", scope.namespace, {

@@ -47,7 +47,7 @@ async fn nothing_goes_until_the_definition_is_put_back(
     broken: Value,
     is_in_force: impl AsyncFn(&Scope) -> bool,
     reason: &str,
-    told: Option<(&str, &str)>,
+    condition_reasons: Option<(&str, &str)>,
 ) {
     let bed = Bed::own().await;
     let (scope, pods) = web(&bed).await;
@@ -66,7 +66,7 @@ async fn nothing_goes_until_the_definition_is_put_back(
         assert!(message.contains(reason), "{message}");
         assert!(message.contains("operating crds"), "{message}");
     }
-    if let Some((meanwhile, _)) = told {
+    if let Some((meanwhile, _)) = condition_reasons {
         until_usable(&scope, "False", meanwhile).await;
     }
 
@@ -78,7 +78,7 @@ async fn nothing_goes_until_the_definition_is_put_back(
     .await;
     let refused = refusals(&scope, &pods[1..]).await;
     assert_eq!(refused.len(), PODS - 1, "{refused:#?}");
-    if let Some((_, after)) = told {
+    if let Some((_, after)) = condition_reasons {
         until_usable(&scope, "True", after).await;
     }
 }
@@ -120,8 +120,8 @@ async fn claim_dropped_by_the_schema_admits_nothing() {
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/ledger";
     let broken = json!([{"op": "remove", "path": path}]);
     let is_dropped = async |scope: &Scope| scope.status::<RuleStatus>("web").await.ledger.is_none();
-    let (why, told) = ("status.ledger", Some(("LedgerNotStored", "LedgerStored")));
-    nothing_goes_until_the_definition_is_put_back(broken, is_dropped, why, told).await;
+    let (why, condition_reasons) = ("status.ledger", Some(("LedgerNotStored", "LedgerStored")));
+    nothing_goes_until_the_definition_is_put_back(broken, is_dropped, why, condition_reasons).await;
 }
 
 /// The replica that is asked for a claim may not be the leader, and a claim of which nothing is stored brings no event.
@@ -151,14 +151,14 @@ async fn dropped_ledger_is_reported_before_any_request() {
 async fn ledger_that_was_begun_without_its_claims_gets_them_back() {
     let scope = Bed::shared().await.scope("forgotten").await;
     let pods = scope.web_under_rule(3, json!(1)).await;
-    let held = scope.get(&pods[0]).await.metadata;
+    let metadata = scope.get(&pods[0]).await.metadata;
     let time = k8s_openapi::jiff::Timestamp::now().to_string();
     let claim = json!({
-        "podName": pods[0], "podUID": held.uid, "operation": "Evict", "resourceVersion": held.resource_version, "attempt": 9,
+        "podName": pods[0], "podUID": metadata.uid, "operation": "Evict", "resourceVersion": metadata.resource_version, "attempt": 9,
         "since": time, "until": time,
     });
     let write = async |attempts: i32, claims: Vec<Value>| {
-        let ledger = json!({ "formatVersion": 1, "watermark": held.resource_version, "attempts": attempts, "claims": claims });
+        let ledger = json!({ "formatVersion": 1, "watermark": metadata.resource_version, "attempts": attempts, "claims": claims });
         let patch = Patch::Merge(json!({ "status": { "ledger": ledger } }));
         let params = PatchParams::default();
         scope

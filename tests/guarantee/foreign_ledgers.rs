@@ -1,4 +1,4 @@
-//! Versions that never were, ledgers of other builds, and an etcd that was restored from a backup.
+//! Ledgers with impossible versions, ledgers of other builds and clusters, and an etcd that was restored from a backup.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use testbed::pods::{is_available, names};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
 
-/// Writes the ledger of the rule `web`, as whoever may write its status can.
+/// Writes the ledger of the rule `web`, as a user with the right to write its status can.
 async fn forge(scope: &Scope, ledger: Value) {
     let patch = Patch::Merge(json!({"status": {"ledger": ledger}}));
     let params = PatchParams::default();
@@ -103,7 +103,7 @@ async fn ledger_of_a_newer_format_denies_and_is_left_alone() {
     let scope = bed.scope("newer").await;
     let pods = scope.web_under_rule(3, json!(2)).await;
     forge(&scope, json!({"formatVersion": 2, "epoch": {"of": "etcd"}})).await;
-    let held = wait::value("a denial", async || {
+    let message = wait::value("a denial", async || {
         let outcome = scope.delete(&pods[0]).await;
         outcome.is_err().then(|| refusal(outcome).message)
     })
@@ -113,7 +113,7 @@ async fn ledger_of_a_newer_format_denies_and_is_left_alone() {
         "formatVersion is 2",
         "run the newer version",
     ] {
-        assert!(held.contains(part), "{held}");
+        assert!(message.contains(part), "{message}");
     }
     wait::until("the condition", async || {
         condition(&scope, "LedgerUsable")
@@ -240,28 +240,20 @@ async fn restored_etcd_ends_the_replicas_and_admits_nothing() {
         })
         .await;
     assert_eq!(refusal(scope.delete(&pods[2]).await).code, 429);
-    let gone = bed.scope("gone").await;
-    gone.deploy_where_open("web", 2).await;
-    gone.all_available("app=web", 2).await;
-    gone.rule("web", json!({"app": "web"}), json!(0)).await;
-    let forgotten = names(&gone.list("app=web").await);
-    wait::until("the rule to hold", async || {
-        let outcome = gone.delete(&forgotten[0]).await;
-        refusal(outcome).message.contains("PodTransitionRule web")
-    })
-    .await;
+    let (deleted_scope, forgotten) = pods_under_zero_budget(&bed).await;
     let backup = bed.back_up_etcd().await.unwrap();
     scope.open_nodes().await;
     scope.all_available("app=web", 5).await;
     scope.until_at_rest("web", 5).await;
     // What comes back and no cache knows: the Pods and the only rule of a namespace.
-    gone.rules()
+    deleted_scope
+        .rules()
         .delete("web", &DeleteParams::default())
         .await
         .unwrap();
-    gone.scale("web", 0).await.unwrap();
+    deleted_scope.scale("web", 0).await.unwrap();
     wait::until("the Pods to go", async || {
-        gone.list("app=web").await.is_empty()
+        deleted_scope.list("app=web").await.is_empty()
     })
     .await;
     // What the caches hold of these is newer than what comes back.
@@ -284,8 +276,8 @@ async fn restored_etcd_ends_the_replicas_and_admits_nothing() {
                 for pod in &pods[2..] {
                     admitted.extend(scope.delete(pod).await.is_ok().then_some(pod));
                 }
-                admitted.extend(gone.delete(&forgotten[0]).await.is_ok().then_some(&forgotten[0]));
-                admitted.extend(gone.evict(&forgotten[1]).await.is_ok().then_some(&forgotten[1]));
+                admitted.extend(deleted_scope.delete(&forgotten[0]).await.is_ok().then_some(&forgotten[0]));
+                admitted.extend(deleted_scope.evict(&forgotten[1]).await.is_ok().then_some(&forgotten[1]));
             }
         }
     };
@@ -317,4 +309,19 @@ async fn restored_etcd_ends_the_replicas_and_admits_nothing() {
     .await;
     scope.all_available("app=web", 5).await;
     scope.until_at_rest("web", 5).await;
+}
+
+/// A namespace with two Pods and a rule that allows no disruption.
+async fn pods_under_zero_budget(bed: &Bed) -> (Scope, Vec<String>) {
+    let scope = bed.scope("gone").await;
+    scope.deploy_where_open("web", 2).await;
+    scope.all_available("app=web", 2).await;
+    scope.rule("web", json!({"app": "web"}), json!(0)).await;
+    let pods = names(&scope.list("app=web").await);
+    wait::until("the rule to hold", async || {
+        let outcome = scope.delete(&pods[0]).await;
+        refusal(outcome).message.contains("PodTransitionRule web")
+    })
+    .await;
+    (scope, pods)
 }

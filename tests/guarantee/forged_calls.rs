@@ -69,8 +69,11 @@ async fn namespaces_without_rules_get_no_enforcement_label() {
         .unwrap();
     assert_eq!(verdict["allowed"], json!(false), "{verdict}");
     let namespaces = kube::Api::<k8s_openapi::api::core::v1::Namespace>::all(bed.admin());
-    let home = namespaces.get("kube-system").await.unwrap();
-    let marks = home.labels().keys().chain(home.annotations().keys());
+    let kube_system = namespaces.get("kube-system").await.unwrap();
+    let marks = kube_system
+        .labels()
+        .keys()
+        .chain(kube_system.annotations().keys());
     let marks: Vec<_> = marks.filter(|key| key.contains("kusionstack")).collect();
     assert!(marks.is_empty(), "{marks:?}");
 }

@@ -49,7 +49,7 @@ async fn new_image_keeps_its_claim_until_kubelet_runs_it() {
         );
         assert!(status.message.contains(&pods[0]), "{}", status.message);
     }
-    // A Pod that is down may be mended, once the leader has taken it off traffic.
+    // An unavailable Pod may be repaired once the leader has removed its label.
     scope
         .until_pod(&pods[0], "off traffic", |p| {
             !p.labels().contains_key(keys::SERVICE_AVAILABLE)
@@ -160,14 +160,14 @@ async fn deferred_resize_keeps_its_place_and_can_be_changed_back() {
             condition(pod, "PodResizePending") == Some(true)
         })
         .await;
-    // The kubelet may restart the container at any time, once its node has room.
-    let says = format!(
+    // The kubelet may restart the container at any time, as soon as the node has free resources.
+    let reason = format!(
         "Pod {} keeps its place until the kubelet makes its deferred resize",
         pods[0]
     );
     wait::until("a refusal that names the resize", async || {
         let status = refusal(scope.delete(&pods[1]).await);
-        status.message.contains("the limit is 1") && status.message.contains(&says)
+        status.message.contains("the limit is 1") && status.message.contains(&reason)
     })
     .await;
     resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
@@ -188,13 +188,13 @@ async fn new_rule_counts_disruptions_that_are_already_pending() {
 
     for denied in [scope.delete(&pods[2]).await, scope.evict(&pods[3]).await] {
         let status = refusal(denied);
-        let says = [
+        let texts = [
             format!("Pod {} keeps its place until the kubelet", pods[0]),
             format!("Pod {} keeps its place until its spec", pods[1]),
         ];
         assert_eq!(status.code, 429, "{status:?}");
-        for says in says {
-            assert!(status.message.contains(&says), "{status:?}");
+        for texts in texts {
+            assert!(status.message.contains(&texts), "{status:?}");
         }
     }
     // They themselves need no further place.

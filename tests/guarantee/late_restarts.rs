@@ -1,5 +1,5 @@
-//! Restarts that come after the operation in which they were asked for: the kubelet writes the status before it ends the
-//! containers, and an operator that looks at nothing else ends its operation too early.
+//! Restarts that come after the operation that asked for them: the kubelet writes the status before it ends the
+//! containers, and an operator that looks at the status only ends its operation too early.
 
 use std::time::Duration;
 
@@ -45,10 +45,12 @@ async fn kubelet_that_only_reports(scope: &Scope, pod: &str) -> AbortOnDropHandl
 
 /// Waits until the kubelet has reported the spec as seen.
 async fn until_observed(scope: &Scope, pod: &str) {
-    let seen = |p: &k8s_openapi::api::core::v1::Pod| {
+    let is_observed = |p: &k8s_openapi::api::core::v1::Pod| {
         p.status.as_ref().and_then(|s| s.observed_generation) == p.metadata.generation
     };
-    scope.until_pod(pod, "seen by its kubelet", seen).await;
+    scope
+        .until_pod(pod, "seen by its kubelet", is_observed)
+        .await;
 }
 
 async fn begin_and_operate(scope: &Scope, pod: &str) {
@@ -82,8 +84,8 @@ async fn image_change_keeps_its_claim_after_early_operation_end() {
     for by_hand in [Value::Null, json!("{}"), json!("nonsense")] {
         let edit = json!({"metadata": {"annotations": {keys::AWAITS_RESTART: by_hand}}});
         let pod = scope.patch(early, edit).await.unwrap();
-        let kept = &pod.annotations()[keys::AWAITS_RESTART];
-        assert!(kept.starts_with(r#"{"main":"#), "{kept}");
+        let value = &pod.annotations()[keys::AWAITS_RESTART];
+        assert!(value.starts_with(r#"{"main":"#), "{value}");
     }
     let status =
         json!({"status": {"conditions": [{"type": keys::SERVICE_READY, "status": "True"}]}});
@@ -95,8 +97,8 @@ async fn image_change_keeps_its_claim_after_early_operation_end() {
     let forged = json!({keys::SERVICE_AVAILABLE: "1"});
     match scope.label(early, forged).await {
         Ok(pod) => {
-            let kept = pod.labels().get(keys::SERVICE_AVAILABLE);
-            assert_eq!(kept, None, "not Ready");
+            let value = pod.labels().get(keys::SERVICE_AVAILABLE);
+            assert_eq!(value, None, "not Ready");
         }
         // Its kubelet has followed the forged condition already.
         refused => assert_eq!(refusal(refused).code, 422),
@@ -116,8 +118,8 @@ async fn image_change_keeps_its_claim_after_early_operation_end() {
     begin_and_operate(&scope, &pods[1]).await;
     let waiting = scope.begin(&pods[2], ID).await.unwrap();
     assert!(waiting.labels().contains_key(&Family::PreCheck.key(ID)));
-    let held = refusal(scope.delete(&pods[3]).await);
-    assert_eq!(held.code, 429, "{held:?}");
+    let status = refusal(scope.delete(&pods[3]).await);
+    assert_eq!(status.code, 429, "{status:?}");
 
     drop(kubelet);
     scope.resume_kubelet(early).await;
@@ -235,8 +237,8 @@ async fn resize_keeps_its_claim_after_early_operation_end() {
         status.available_pods == 2 || claims(&status) == 1
     })
     .await;
-    let held = refusal(scope.delete(&pods[2]).await);
-    assert_eq!(held.code, 429, "{held:?}");
+    let status = refusal(scope.delete(&pods[2]).await);
+    assert_eq!(status.code, 429, "{status:?}");
     drop(kubelet);
     // kwok makes a resize when it has not reported the spec as seen.
     let unseen = Patch::Strategic(json!({"status": {"observedGeneration": 1}}));

@@ -185,8 +185,8 @@ async fn grant_takes_the_pod_off_traffic_in_the_same_write() {
     scope
         .until_pod(&pods[1], "operate", |p| may_operate(p, ID))
         .await;
-    let seen = observer.by_uid().await.into_iter();
-    let mut granted = seen.filter_map(|(_, pod)| {
+    let versions = observer.by_uid().await.into_iter();
+    let mut granted = versions.filter_map(|(_, pod)| {
         pod.filter(|p| p.name_any() == pods[1] && has(p, Family::Preparing, ID))
     });
     let first = granted.next().unwrap();

@@ -47,8 +47,8 @@ async fn write(scope: &Scope, rules: &Value) -> kube::Result<PodTransitionRule> 
     scope.api().patch("web", &params, &patch).await
 }
 
-/// What a deletion would be told; `None` if it would pass.
-async fn held(scope: &Scope, pod: &str) -> Option<String> {
+/// The denial of a deletion in a dry run; `None` if it passes.
+async fn denial_message(scope: &Scope, pod: &str) -> Option<String> {
     let dry = DeleteParams::default().dry_run();
     let outcome = scope.pods().delete(pod, &dry).await;
     outcome.is_ok().not().then(|| refusal(outcome).message)
@@ -61,7 +61,7 @@ async fn rule_that_this_version_can_not_read_holds_its_pods() {
     let pods = scope.web_under_rule(3, json!(2)).await;
     scope.deploy("db", 1, json!({})).await;
     let db = names(&scope.all_available("app=db", 1).await);
-    assert_eq!(held(&scope, &pods[0]).await, None);
+    assert_eq!(denial_message(&scope, &pods[0]).await, None);
 
     open_definition(&bed).await;
     exclude(&bed, &scope, json!("")).await;
@@ -78,13 +78,13 @@ async fn rule_that_this_version_can_not_read_holds_its_pods() {
         "spec.rules[0].availablePolicy: this version of the server can't read a string here";
     let is_held = async || {
         wait::until("the rule to hold", async || {
-            let why = held(&scope, &pods[0]).await;
+            let why = denial_message(&scope, &pods[0]).await;
             why.is_some_and(|why| why.contains("PodTransitionRule web") && why.contains(field))
         })
         .await;
         // What the selector does not match is free.
         wait::until("another Pod to be free", async || {
-            held(&scope, &db[0]).await.is_none()
+            denial_message(&scope, &db[0]).await.is_none()
         })
         .await;
     };
@@ -113,7 +113,7 @@ async fn rule_that_this_version_can_not_read_holds_its_pods() {
     let good = json!([{"name": "availability", "availablePolicy": {"maxUnavailableValue": 2}}]);
     write(&scope, &good).await.unwrap();
     wait::until("the rule to be read again", async || {
-        held(&scope, &pods[0]).await.is_none()
+        denial_message(&scope, &pods[0]).await.is_none()
     })
     .await;
     scope.until_at_rest("web", 3).await;

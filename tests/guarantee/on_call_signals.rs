@@ -1,4 +1,4 @@
-//! What who is on call sees of the replicas.
+//! Metrics, labels and Events for people on call.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;

@@ -90,8 +90,8 @@ async fn service_available_on_unready_pod_is_accepted_and_removed() {
     let written = scope.label(&pods[0], by_hand).await.unwrap();
     assert!(!carries_label(&written), "{:?}", written.labels());
     // Of six Pods one may be missing, and one is.
-    let held = refusal(scope.delete(&pods[1]).await);
-    assert_eq!(held.code, 429, "{held:?}");
+    let status = refusal(scope.delete(&pods[1]).await);
+    assert_eq!(status.code, 429, "{status:?}");
 }
 
 #[tokio::test]
@@ -188,8 +188,8 @@ async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
     scope
         .until_status("web", "one more", |s: &RuleStatus| s.expected_pods == 7)
         .await;
-    let held = scope.delete(&pods[1]).await;
-    assert_eq!(refusal(held).code, 429);
+    let outcome = scope.delete(&pods[1]).await;
+    assert_eq!(refusal(outcome).code, 429);
     // Nothing of its group is served: there is nobody who could replace the Pod.
     scope
         .patch(&pods[0], owned_by(json!(former)))

@@ -1,4 +1,4 @@
-//! Pods that came while every replica was down, so that no webhook has seen them.
+//! Pods that were created while every replica was down, so that no webhook has seen them.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -7,7 +7,7 @@ use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
 use testbed::pods::{is_available, is_idle, may_operate, service_ready};
 use testbed::scope::refusal;
-use testbed::{Bed, wait};
+use testbed::{Bed, Scope, wait};
 
 const ID: &str = "upgrade";
 
@@ -48,7 +48,7 @@ async fn pod_created_during_outage_is_counted_held_and_operated() {
     unmanaged["metadata"]["labels"][keys::CONTROL] = Value::Null;
     scope.pod("adopted", unmanaged).await;
     let adopt = json!({keys::CONTROL: keys::CONTROL_VALUE});
-    // Where a rule stands nobody comes under management unseen; elsewhere even a begin goes through.
+    // In a namespace with a rule no Pod becomes managed without a review. Elsewhere even a begin passes.
     let unseen = refusal(scope.label("adopted", adopt.clone()).await);
     assert!(
         unseen.message.contains("failed calling webhook"),
@@ -70,9 +70,34 @@ async fn pod_created_during_outage_is_counted_held_and_operated() {
     scope.until_at_rest("web", 3).await;
     // Held.
     scope.begin("gated", ID).await.unwrap();
+    assert_held(&scope, &["late", "adopted"]).await;
+    scope
+        .until_pod("gated", "operate", |p| may_operate(p, ID))
+        .await;
+    scope.finish("gated", ID).await.unwrap();
+    scope.until_pod("gated", "online again", is_idle).await;
+    scope.until_at_rest("web", 3).await;
+
+    // Operated.
+    operate_while_finalizer_is_missing(&scope, &finalizer).await;
+    wait::until("the place to be free again", async || {
+        scope.delete("adopted").await.is_ok()
+    })
+    .await;
+
+    // The operation whose begin no webhook saw proceeds.
+    unruled
+        .until_pod("late", "operate", |p| has(p, Family::Operate))
+        .await;
+    unruled.finish("late", ID).await.unwrap();
+    unruled.until_pod("late", "online again", is_idle).await;
+}
+
+/// While the budget is used up, every disruption of these Pods is denied.
+async fn assert_held(scope: &Scope, names: &[&str]) {
     let image = json!({"spec": {"containers": [{"name": "main", "image": "web:2"}]}});
     let image = Patch::Strategic(image);
-    for name in ["late", "adopted"] {
+    for &name in names {
         let pods = scope.pods();
         let in_place = pods.patch(name, &Default::default(), &image).await;
         for outcome in [
@@ -90,14 +115,11 @@ async fn pod_created_during_outage_is_counted_held_and_operated() {
             );
         }
     }
-    scope
-        .until_pod("gated", "operate", |p| may_operate(p, ID))
-        .await;
-    scope.finish("gated", ID).await.unwrap();
-    scope.until_pod("gated", "online again", is_idle).await;
-    scope.until_at_rest("web", 3).await;
+}
 
-    // Operated: the finalizer is waited for although there is no gate (contract Q3).
+/// Operates on the Pod `late`, which has no readiness gate: the operation waits until the finalizer of the cooperator is
+/// gone, and ends after the finalizer is back (contract Q3).
+async fn operate_while_finalizer_is_missing(scope: &Scope, finalizer: &str) {
     let begun = scope.begin("late", ID).await.unwrap();
     assert!(has(&begun, Family::Preparing), "{:?}", begun.labels());
     assert!(!begun.labels().contains_key(keys::SERVICE_AVAILABLE));
@@ -117,15 +139,4 @@ async fn pod_created_during_outage_is_counted_held_and_operated() {
     scope.patch("late", restored).await.unwrap();
     let idle = scope.until_pod("late", "online again", is_idle).await;
     assert_eq!(service_ready(&idle), None);
-    wait::until("the place to be free again", async || {
-        scope.delete("adopted").await.is_ok()
-    })
-    .await;
-
-    // The begin that no webhook saw goes its way.
-    unruled
-        .until_pod("late", "operate", |p| has(p, Family::Operate))
-        .await;
-    unruled.finish("late", ID).await.unwrap();
-    unruled.until_pod("late", "online again", is_idle).await;
 }

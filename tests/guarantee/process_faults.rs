@@ -1,5 +1,5 @@
-//! What happens to a running replica from outside: rights are taken away, it stands still, its file descriptors run out. It
-//! goes on as far as it can, the others go on too, and no rule is broken.
+//! Faults of a running replica: its rights are removed, it is stopped, or it has no file descriptors left. It continues
+//! as far as it can, the other replicas continue too, and no rule is broken.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -38,8 +38,8 @@ async fn until_evicted(scope: &Scope) {
 }
 
 async fn until_logged(bed: &Bed, index: usize, text: &str) {
-    let what = format!("{text:?} in the log of replica {index}");
-    wait::until(&what, async || bed.log_of(index).contains(text)).await;
+    let description = format!("{text:?} in the log of replica {index}");
+    wait::until(&description, async || bed.log_of(index).contains(text)).await;
 }
 
 async fn until_ready(bed: &Bed, index: usize) {
@@ -177,7 +177,7 @@ async fn replica_without_file_descriptors_answers_again_once_it_has_some() {
         current: Some(FEW),
         maximum: usual.maximum,
     };
-    // Those that it has stay its own; only new ones must be below the limit.
+    // The process keeps the descriptors that it has. Only a new descriptor must be below the limit.
     let usual = rustix::process::getrlimit(Resource::Nofile);
     let usual = prlimit(process, Resource::Nofile, few(&usual)).unwrap();
     wait::until("no answer", async || bed.get(0, "/livez").await.is_none()).await;
@@ -195,7 +195,7 @@ async fn replica_without_file_descriptors_answers_again_once_it_has_some() {
 #[ignore = "takes six minutes: bookmarks come each minute, and five without any are silence"]
 async fn silent_watches_are_reported_and_end_no_process() {
     let bed = Bed::with_faults_on_one().await;
-    let told = async |text: &str| {
+    let until_logged = async |text: &str| {
         let since = Instant::now();
         while !bed.log_of(STALLED).contains(text) {
             assert!(since.elapsed() < Duration::from_secs(900), "{text}");
@@ -203,12 +203,13 @@ async fn silent_watches_are_reported_and_end_no_process() {
         }
     };
     bed.faults().set(Fault::new(Effect::Freeze));
-    told("stands still probe=\"watch-silent\" why=\"nothing was heard of the watch of").await;
+    until_logged("stands still probe=\"watch-silent\" why=\"nothing was heard of the watch of")
+        .await;
     let (code, text) = bed.get(STALLED, "/livez").await.unwrap();
     assert_eq!(code, 200, "a restart would not help: {text}");
     let scraped = bed.get(STALLED, "/metrics").await.unwrap().1;
     assert!(scraped.contains("operating_stalled{probe=\"watch-silent\"} 1"));
     bed.faults().lift();
-    told("moves again probe=\"watch-silent\"").await;
+    until_logged("moves again probe=\"watch-silent\"").await;
     bed.assert_all_run().await;
 }

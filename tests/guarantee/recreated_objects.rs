@@ -1,5 +1,5 @@
-//! What is deleted and made again under its name, a Pod, a rule or a namespace, is another one: nothing that was known or
-//! admitted of the earlier one counts for it.
+//! A Pod, a rule or a namespace that is deleted and created again under its name is another object: nothing that was
+//! known or admitted of the former object counts for the new object.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ use tokio::sync::Notify;
 /// server calls validating webhooks after all mutating ones, and goes on when the connection is closed.
 async fn hold_evictions(scope: &Scope) -> (RuleServer, Arc<Notify>) {
     let go_on = Arc::new(Notify::new());
-    let told = go_on.clone();
-    let held = RuleServer::start(move |_| Reply::CloseAfter(told.clone())).await;
+    let answer_now = go_on.clone();
+    let endpoint = RuleServer::start(move |_| Reply::CloseAfter(answer_now.clone())).await;
     let configuration: ValidatingWebhookConfiguration = serde_json::from_value(json!({
         "metadata": {"name": scope.namespace},
         "webhooks": [{
             "name": "waits.plane.test",
-            "clientConfig": held.config(),
+            "clientConfig": endpoint.config(),
             "rules": [{
                 "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"], "operations": ["CREATE"],
             }],
@@ -45,7 +45,7 @@ async fn hold_evictions(scope: &Scope) -> (RuleServer, Arc<Notify>) {
     all.create(&PostParams::default(), &configuration)
         .await
         .unwrap();
-    (held, go_on)
+    (endpoint, go_on)
 }
 
 /// A StatefulSet `web` of available Pods under a rule `web` of one.
@@ -62,14 +62,14 @@ async fn stateful_web(scope: &Scope, replicas: usize) {
 async fn admitted_eviction_spares_recreated_pod_of_same_name() {
     let scope = Bed::shared().await.scope("replaced").await;
     stateful_web(&scope, 3).await;
-    let (held, go_on) = hold_evictions(&scope).await;
+    let (endpoint, go_on) = hold_evictions(&scope).await;
     let observer = Observer::start(&scope).await;
     let evicting = {
         let scope = scope.clone();
         tokio::spawn(async move { scope.evict("web-0").await })
     };
     wait::until("the eviction to be admitted", async || {
-        !held.heard().is_empty()
+        !endpoint.heard().is_empty()
     })
     .await;
 
@@ -148,22 +148,22 @@ async fn rule_recreated_during_frozen_rule_watch_keeps_its_limit() {
     );
 
     // First whichever replica is asked, then the one that knows the earlier rule alone.
-    let mut gone = passed(&scope, &pods).await;
+    let mut deleted = passed(&scope, &pods).await;
     bed.only_the_stalled_answers().await;
-    let left = |gone: &[String]| {
-        let left = pods.iter().filter(|pod| !gone.contains(pod));
-        left.cloned().collect::<Vec<_>>()
+    let remaining = |deleted: &[String]| {
+        let remaining = pods.iter().filter(|pod| !deleted.contains(pod));
+        remaining.cloned().collect::<Vec<_>>()
     };
-    gone.extend(passed(&scope, &left(&gone)).await);
-    assert!(gone.len() <= 2, "{gone:?}");
+    deleted.extend(passed(&scope, &remaining(&deleted)).await);
+    assert!(deleted.len() <= 2, "{deleted:?}");
     bed.faults().lift();
     wait::until("the places of the rule to be given", async || {
-        gone.extend(passed(&scope, &left(&gone)).await);
-        gone.len() == 2
+        deleted.extend(passed(&scope, &remaining(&deleted)).await);
+        deleted.len() == 2
     })
     .await;
-    gone.extend(passed(&scope, &left(&gone)).await);
-    assert_eq!(gone.len(), 2, "{gone:?}");
+    deleted.extend(passed(&scope, &remaining(&deleted)).await);
+    assert_eq!(deleted.len(), 2, "{deleted:?}");
     observer.fewest_available(|_| true, 20).await.at_least(18);
 }
 
@@ -241,9 +241,9 @@ async fn until_namespace_is_seen(scope: &Scope) {
             .patch(&scope.namespace, &PatchParams::default(), &patch)
             .await
             .unwrap();
-        let what = format!("Enforced {enforced}");
+        let description = format!("Enforced {enforced}");
         scope
-            .until_status("web", &what, |s: &RuleStatus| {
+            .until_status("web", &description, |s: &RuleStatus| {
                 let mut conditions = s.conditions.iter();
                 conditions.any(|c| c.type_ == "Enforced" && c.status == enforced)
             })
@@ -272,11 +272,11 @@ async fn rule_in_recreated_namespace_holds_while_watch_is_frozen() {
     scope.rule("web", json!({"app": "web"}), json!(3)).await;
     scope.until_at_rest("web", 10).await;
 
-    let gone = passed(&scope, &pods).await;
-    assert_eq!(gone.len(), 3, "{gone:?}");
+    let deleted = passed(&scope, &pods).await;
+    assert_eq!(deleted.len(), 3, "{deleted:?}");
     bed.faults().lift();
     until_namespace_is_seen(&scope).await;
-    for pod in pods.iter().filter(|pod| !gone.contains(pod)) {
+    for pod in pods.iter().filter(|pod| !deleted.contains(pod)) {
         let status = refusal(scope.delete(pod).await);
         assert!(status.message.contains("3 of 10 Pods"), "{status:?}");
     }

@@ -1,4 +1,5 @@
-//! A rule that is renamed the careful way, the new one first, while requests wait for the old one: they are held by the new one.
+//! A rule that is renamed by creating the new object first, while requests wait for the old rule: the new rule holds
+//! them.
 
 use std::time::Duration;
 
@@ -54,7 +55,10 @@ async fn requests_waiting_for_deleted_rule_are_held_by_its_successor() {
             .await
         };
         let ((), (deleted, evicted)) = tokio::join!(rename, disrupt);
-        let gone = deleted.iter().chain(&evicted).filter(|o| o.is_ok()).count();
-        assert!(gone <= 1, "round {round}: {gone} of {PODS} went");
+        let passed_count = deleted.iter().chain(&evicted).filter(|o| o.is_ok()).count();
+        assert!(
+            passed_count <= 1,
+            "round {round}: {passed_count} of {PODS} went"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that are refused behind the webhook and sent again and again: they do not keep their place in the budget.
+//! Requests that are refused behind the webhook and sent again and again: they do not keep their claim.
 
 use std::time::Duration;
 
@@ -114,8 +114,8 @@ async fn refuse_deletion(bed: &Bed, scope: &Scope, pod: &str) {
     let deletions = json!({
         "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["DELETE"],
     });
-    let kept = json!({"matchLabels": {KEPT: "true"}});
-    refuse_behind(bed, scope, deletions, kept).await;
+    let selector = json!({"matchLabels": {KEPT: "true"}});
+    refuse_behind(bed, scope, deletions, selector).await;
     let dry = DeleteParams::default().dry_run();
     wait::until("the deletion to be refused", async || {
         scope.pods().delete(pod, &dry).await.is_err()
@@ -159,8 +159,8 @@ async fn begin_that_is_refused_for_ever_gives_its_place_back() {
     let updates = json!({
         "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"],
     });
-    let kept = json!({"matchLabels": {KEPT: "true"}});
-    refuse_behind(&bed, &scope, updates, kept).await;
+    let selector = json!({"matchLabels": {KEPT: "true"}});
+    refuse_behind(&bed, &scope, updates, selector).await;
     wait::until("updates to be refused", async || {
         scope
             .label(&pods[0], json!({"plane.test/probe": "true"}))

@@ -1,4 +1,4 @@
-//! Rollouts that stood still under a rule though they need not: over failing Pods, and after the rule has let go of them.
+//! Rollouts that need not stand still under a rule: over failing Pods, and after the rule has released them.
 
 use std::time::Duration;
 
@@ -81,10 +81,10 @@ async fn roll_over_failing_pods(strategy: Value, failing: usize) {
         .fewest_available(|_| true, REPLICAS)
         .await
         .at_least(REPLICAS - 1);
-    let told = events(&scope, "ReplicaSetScaledBack").await;
-    let message = told[0].message.clone().unwrap_or_default();
+    let scale_back_events = events(&scope, "ReplicaSetScaledBack").await;
+    let message = scale_back_events[0].message.clone().unwrap_or_default();
     assert!(
-        told[0].involved_object.kind.as_deref() == Some("Deployment")
+        scale_back_events[0].involved_object.kind.as_deref() == Some("Deployment")
             && message.contains("back to its 9 Pods")
             && message.contains("PodTransitionRule web"),
         "{message}"
@@ -293,8 +293,8 @@ async fn owner_is_not_woken_while_the_ledger_cannot_be_written() {
             .is_err()
     })
     .await;
-    let one = json!({"availablePolicy": {"maxUnavailableValue": 1}, "name": "web"});
-    let patch = Patch::Merge(json!({"spec": {"rules": [one]}}));
+    let rule = json!({"availablePolicy": {"maxUnavailableValue": 1}, "name": "web"});
+    let patch = Patch::Merge(json!({"spec": {"rules": [rule]}}));
     let (rules, params) = (scope.rules(), PatchParams::default());
     rules.patch("web", &params, &patch).await.unwrap();
     tokio::time::sleep(REFUSED).await;
@@ -312,12 +312,12 @@ async fn rollout_over_bad_image_ends_despite_refused_reverts() {
     let set = scope.list("app=web").await.remove(0);
     let set = set.owner_references()[0].name.clone();
     let sets: Api<ReplicaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let (dry, one) = (
+    let (dry, replica) = (
         PatchParams::default().dry_run(),
         Patch::Merge(json!({"spec": {"replicas": 1}})),
     );
     wait::until("changes of the number to be refused", async || {
-        sets.patch_scale(&set, &dry, &one).await.is_err()
+        sets.patch_scale(&set, &dry, &replica).await.is_err()
     })
     .await;
     set_image(&scope, "web:2").await;

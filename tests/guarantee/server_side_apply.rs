@@ -1,4 +1,5 @@
-//! Server-side apply: what the webhook and the controller write belongs to nobody's manifest, and is in nobody's way.
+//! Server-side apply: the fields that the webhook and the controller write belong to no manifest and conflict with
+//! none.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -163,8 +164,8 @@ async fn a_manifest_applied_by_another_leaves_an_operation_alone() {
     };
     let params = PatchParams::apply("gitops").force();
     let pods = scope.pods();
-    let held = pods.patch("b", &params, &Patch::Apply(image("b"))).await;
-    assert_eq!(refusal(held).code, 429);
+    let outcome = pods.patch("b", &params, &Patch::Apply(image("b"))).await;
+    assert_eq!(refusal(outcome).code, 429);
     let free = pods.patch("a", &params, &Patch::Apply(image("a"))).await;
     free.unwrap();
     for name in ["a", "b"] {
@@ -207,10 +208,10 @@ async fn a_rule_applied_twice_is_the_same_rule() {
     // What the server writes into it is in nobody's way.
     apply(bed, &scope, &rule(json!(0)), &[]).await;
     let pod = scope.list("app=web").await[0].name_any();
-    let held = refusal(scope.delete(&pod).await);
+    let status = refusal(scope.delete(&pod).await);
     assert!(
-        held.code == 429 && held.message.contains("the limit is 0"),
-        "{held:?}"
+        status.code == 429 && status.message.contains("the limit is 0"),
+        "{status:?}"
     );
     apply(bed, &scope, &rule(json!("50%")), &[]).await;
     testbed::wait::until("the wider limit", async || scope.delete(&pod).await.is_ok()).await;

@@ -1,4 +1,4 @@
-//! Rules that a Pod skips by its annotation: everybody who looks can see it.
+//! Rules that a Pod skips by its annotation: Events and a metric report each disruption past such a rule.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};

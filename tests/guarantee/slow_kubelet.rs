@@ -1,4 +1,4 @@
-//! Kubelets that take their time: no phase gets ahead of them, and what they are slow about uses up no budget.
+//! Slow kubelets: no phase overtakes them, and their delay uses no budget.
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -83,7 +83,8 @@ async fn operators_that_finish_at_once_stay_within_the_limit_together() {
     let (scope, pods) = web(6, 2).await;
     let observer = Observer::start(&scope).await;
     join_all(pods.iter().map(async |pod| {
-        // The next begins while the Pod is still on its way back, and meets the kubelet's answers to the last.
+        // The next operation begins before the Pod is back on traffic, while the kubelet still reacts to the last
+        // operation.
         for round in 0..3 {
             let id = format!("round-{round}");
             scope.begin(pod, &id).await.unwrap();
@@ -188,10 +189,10 @@ async fn slowly_terminating_bare_pods_use_no_budget() {
     .await;
     scope.until_at_rest("web", 2).await;
     scope.until_at_rest("floor", 2).await;
-    let held = refusal(scope.delete(&pods[4]).await);
+    let status = refusal(scope.delete(&pods[4]).await);
     assert!(
-        held.code == 429 && held.message.contains("PodTransitionRule floor"),
-        "{held:?}"
+        status.code == 429 && status.message.contains("PodTransitionRule floor"),
+        "{status:?}"
     );
 
     // However they end, nothing is held by it and nothing changes.

@@ -1,4 +1,4 @@
-//! The Pods of a rule by name, as tools of Kuperator's users read them.
+//! The Pod names in the status of a rule, which tools of Kuperator's users read.
 
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
@@ -11,8 +11,8 @@ async fn until_targets(scope: &Scope, expected: &[String], count: usize) {
         let selected = usize::try_from(status.selected_pods);
         status.targets == expected && selected == Ok(count)
     };
-    let what = format!("the names of {count} Pods");
-    scope.until_status("web", &what, is_so).await;
+    let description = format!("the names of {count} Pods");
+    scope.until_status("web", &description, is_so).await;
 }
 
 /// Names of the Pods labelled `app=web`, sorted.

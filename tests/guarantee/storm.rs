@@ -1,4 +1,4 @@
-//! Everything at once, while replicas are killed: no rule is ever broken.
+//! All kinds of operations at once while replicas are killed: no rule is broken.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 8;
 /// Fewest replicas that the storm scales the left half to.
 const SMALLEST: usize = 47;
 
-/// One thing that somebody does.
+/// One action of a user.
 #[derive(Debug)]
 enum Action {
     Delete,
@@ -191,12 +191,17 @@ async fn concurrent_operations_break_no_rule_while_replicas_die() {
     });
     join(join_all(storm), kill_replicas(&bed)).await;
 
-    // Once it is over all heal by themselves. What left the management or the rule leaves a hole until it goes.
+    until_healed(&scope).await;
+    assert_limits_were_kept(&observer).await;
+}
+
+/// Waits until both rules are at rest. A Pod that left the management or its rule leaves a gap until it is deleted.
+async fn until_healed(scope: &Scope) {
     scope.scale("left", HALF).await.unwrap();
     wait::until("the Pods that left to go", async || {
-        let left = [format!("{}!=true", keys::CONTROL), "site!=web".to_owned()];
+        let selectors = [format!("{}!=true", keys::CONTROL), "site!=web".to_owned()];
         let mut none = true;
-        for selector in &left {
+        for selector in &selectors {
             for pod in scope.list(selector).await {
                 none = false;
                 let _ = scope.delete(&pod.name_any()).await;
@@ -215,7 +220,10 @@ async fn concurrent_operations_break_no_rule_while_replicas_die() {
             s.available_pods == s.expected_pods && claims(s) == 0 && s.waiting_pods == 0
         })
         .await;
+}
 
+/// Fails if a rule ever had fewer available Pods than it allows.
+async fn assert_limits_were_kept(observer: &Observer) {
     // Scaling moves the limit of the first rule: measured against the smallest it may have had.
     let fewest_expected = SMALLEST + HALF;
     let limit = (fewest_expected * 15).div_ceil(100);

@@ -1,4 +1,4 @@
-//! A rule that is edited while requests fly.
+//! A rule that is edited while requests are on their way.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const LIMIT: usize = 4;
 
 /// Every version of the rule `web` from now on.
 struct Versions {
-    seen: Arc<Mutex<Vec<PodTransitionRule>>>,
+    rules: Arc<Mutex<Vec<PodTransitionRule>>>,
     _watching: AbortOnDropHandle<()>,
 }
 
@@ -30,20 +30,20 @@ impl Versions {
         let rules: Api<PodTransitionRule> = scope.api();
         let from = rules.get("web").await.unwrap();
         let version = from.resource_version().unwrap();
-        let seen = Arc::new(Mutex::new(vec![from]));
-        let into = seen.clone();
+        let rules_seen = Arc::new(Mutex::new(vec![from]));
+        let sink = rules_seen.clone();
         let watching = tokio::spawn(async move {
             let params = WatchParams::default().fields("metadata.name=web");
             let events = rules.watch(&params, &version).await.unwrap();
             let mut events = events.boxed();
             while let Some(Ok(event)) = events.next().await {
                 if let WatchEvent::Modified(rule) = event {
-                    into.lock().push(rule);
+                    sink.lock().push(rule);
                 }
             }
         });
         Versions {
-            seen,
+            rules: rules_seen,
             _watching: AbortOnDropHandle::new(watching),
         }
     }
@@ -52,12 +52,12 @@ impl Versions {
     async fn claimed_before_the_change(&self, scope: &Scope) -> BTreeSet<String> {
         let last = scope.rules().get("web").await.unwrap().resource_version();
         wait::until("all versions of the rule", async || {
-            let seen = self.seen.lock();
-            seen.iter().any(|r| r.resource_version() == last)
+            let versions = self.rules.lock();
+            versions.iter().any(|r| r.resource_version() == last)
         })
         .await;
-        let seen = self.seen.lock();
-        let before = seen.iter().filter(|r| r.metadata.generation == Some(1));
+        let versions = self.rules.lock();
+        let before = versions.iter().filter(|r| r.metadata.generation == Some(1));
         let ledgers = before.filter_map(|r| r.status.as_ref()?.ledger.as_ref());
         ledgers
             .flat_map(|l| l.claims.iter().map(|c| c.pod_name.clone()))
@@ -93,7 +93,7 @@ async fn tightened_limit_holds_from_its_resource_version() {
             (pod, outcome)
         }
     };
-    // More than the new limit has room for, then some while it is written, then the rest.
+    // First more deletions than the new limit allows, then deletions while the limit is written, then the rest.
     let mut outcomes = join_all(pods[..6].iter().map(delete)).await;
     assert!(outcomes.iter().all(|(_, o)| o.is_ok()), "{outcomes:?}");
     let meanwhile = join_all(pods[6..18].iter().map(delete));
@@ -102,10 +102,10 @@ async fn tightened_limit_holds_from_its_resource_version() {
     outcomes.extend(meanwhile);
     let after = join_all(pods[18..30].iter().map(delete)).await;
     for (pod, outcome) in after {
-        let held = refusal(outcome);
+        let status = refusal(outcome);
         assert!(
-            held.code == 429 && held.message.contains(&format!("the limit is {LIMIT}")),
-            "{pod}: {held:?}"
+            status.code == 429 && status.message.contains(&format!("the limit is {LIMIT}")),
+            "{pod}: {status:?}"
         );
     }
     let before = versions.claimed_before_the_change(&scope).await;
@@ -123,22 +123,25 @@ async fn tightened_limit_holds_from_its_resource_version() {
                 && s.disruptions_allowed == Some(0)
         })
         .await;
-    let left = &pods[39];
-    for outcome in [scope.delete(left).await, scope.evict(left).await] {
+    let last_pod = &pods[39];
+    for outcome in [scope.delete(last_pod).await, scope.evict(last_pod).await] {
         assert_eq!(refusal(outcome).code, 429);
     }
 
-    // What can't be read is refused and changes nothing; a limit with room lets go again.
+    // An invalid limit is refused and changes nothing. A higher limit allows disruptions again.
     let bad = refusal(set_max(&scope, json!("ten%")).await);
     assert!(
         bad.code == 422 && bad.message.contains("maxUnavailableValue"),
         "{bad:?}"
     );
-    let held = refusal(scope.delete(left).await);
+    let status = refusal(scope.delete(last_pod).await);
     assert!(
-        held.message.contains(&format!("the limit is {LIMIT}")),
-        "{held:?}"
+        status.message.contains(&format!("the limit is {LIMIT}")),
+        "{status:?}"
     );
     set_max(&scope, json!("75%")).await.unwrap();
-    wait::until("the wider limit", async || scope.delete(left).await.is_ok()).await;
+    wait::until("the wider limit", async || {
+        scope.delete(last_pod).await.is_ok()
+    })
+    .await;
 }

@@ -1,4 +1,4 @@
-//! `unhealthyPodPolicy`: what deleting a Pod that is not available may do.
+//! `unhealthyPodPolicy`: when a Pod that is not available may be deleted.
 
 use futures::future::{join, join_all};
 use k8s_openapi::api::core::v1::Namespace;
@@ -18,7 +18,7 @@ fn rule(policy: Option<&str>) -> Value {
     }}])
 }
 
-/// Three available Pods under a rule with room for one; their names.
+/// Three available Pods under a rule that allows one disruption. Returns their names.
 async fn three(policy: Option<&str>) -> (Scope, Vec<String>) {
     let scope = Bed::shared().await.scope("unhealthy").await;
     scope.deploy_where_open("web", 3).await;
@@ -42,7 +42,11 @@ async fn fails(scope: &Scope, pod: &str) {
 
 /// What a deletion and an eviction would be told, once all replicas say the same: each knows of a loss when its watch has
 /// delivered it. Many at once, so that each replica is among those asked.
-async fn all_say(scope: &Scope, pod: &str, held: bool) -> Option<(Status, Status)> {
+async fn until_all_replicas_agree(
+    scope: &Scope,
+    pod: &str,
+    is_denied: bool,
+) -> Option<(Status, Status)> {
     let post = PostParams {
         dry_run: true,
         ..PostParams::default()
@@ -56,22 +60,22 @@ async fn all_say(scope: &Scope, pod: &str, held: bool) -> Option<(Status, Status
     let mut in_a_row = 0;
     wait::value("all replicas to say the same", async || {
         let both = (0..12).map(|_| join(pods.delete(pod, &delete), pods.evict(pod, &evict)));
-        let mut said = join_all(both).await;
+        let mut outcomes = join_all(both).await;
         let same = |(deleted, evicted): &(kube::Result<_>, kube::Result<_>)| {
-            deleted.is_err() == held && evicted.is_err() == held
+            deleted.is_err() == is_denied && evicted.is_err() == is_denied
         };
-        in_a_row = if said.iter().all(same) {
+        in_a_row = if outcomes.iter().all(same) {
             in_a_row + 1
         } else {
             0
         };
-        let (deleted, evicted) = said.pop()?;
-        (in_a_row == 2).then(|| held.then(|| (refusal(deleted), refusal(evicted))))
+        let (deleted, evicted) = outcomes.pop()?;
+        (in_a_row == 2).then(|| is_denied.then(|| (refusal(deleted), refusal(evicted))))
     })
     .await
 }
 
-async fn mark(scope: &Scope) -> Option<String> {
+async fn enforcement_label(scope: &Scope) -> Option<String> {
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
     let namespace = namespaces.get(&scope.namespace).await.unwrap();
     namespace
@@ -84,17 +88,22 @@ async fn mark(scope: &Scope) -> Option<String> {
 async fn unavailable_pod_is_deleted_only_while_enough_others_serve() {
     let (scope, pods) = three(Some("IfHealthyBudget")).await;
     assert_eq!(
-        mark(&scope).await.as_deref(),
+        enforcement_label(&scope).await.as_deref(),
         Some(keys::NAMESPACE_ENFORCEMENT_STRICT)
     );
     for pod in &pods[..2] {
         fails(&scope, pod).await;
     }
-    let (deleted, evicted) = all_say(&scope, &pods[0], true).await.unwrap();
-    for said in [deleted, evicted] {
-        assert_eq!((said.code, said.reason.as_str()), (429, "TooManyRequests"));
+    let (deleted, evicted) = until_all_replicas_agree(&scope, &pods[0], true)
+        .await
+        .unwrap();
+    for status in [deleted, evicted] {
+        assert_eq!(
+            (status.code, status.reason.as_str()),
+            (429, "TooManyRequests")
+        );
         let why = "only while at least 2 of 3 Pods are available, which 1 are";
-        assert!(said.message.contains(why), "{said:?}");
+        assert!(status.message.contains(why), "{status:?}");
     }
     for outcome in [scope.delete(&pods[0]).await, scope.evict(&pods[0]).await] {
         refusal(outcome);
@@ -102,7 +111,7 @@ async fn unavailable_pod_is_deleted_only_while_enough_others_serve() {
     // One of the two comes back: the other may go, and takes nothing from the budget.
     scope.resume_kubelet(&pods[1]).await;
     scope.until_pod(&pods[1], "back", is_available).await;
-    all_say(&scope, &pods[0], false).await;
+    until_all_replicas_agree(&scope, &pods[0], false).await;
     scope.delete(&pods[0]).await.unwrap();
     scope
         .until_status("web", "one place taken", |s: &RuleStatus| {
@@ -116,7 +125,7 @@ async fn unavailable_pod_is_deleted_only_while_enough_others_serve() {
 async fn unavailable_pod_is_deleted_without_budget_by_default() {
     for policy in [None, Some("AlwaysAllow")] {
         let (scope, pods) = three(policy).await;
-        assert_eq!(mark(&scope).await.as_deref(), Some("true"));
+        assert_eq!(enforcement_label(&scope).await.as_deref(), Some("true"));
         for pod in &pods[..2] {
             fails(&scope, pod).await;
         }
@@ -144,9 +153,9 @@ async fn policy_change_takes_effect_in_both_directions() {
         fails(&scope, pod).await;
     }
     change("IfHealthyBudget").await;
-    all_say(&scope, &pods[0], true).await;
+    until_all_replicas_agree(&scope, &pods[0], true).await;
     change("AlwaysAllow").await;
-    all_say(&scope, &pods[0], false).await;
+    until_all_replicas_agree(&scope, &pods[0], false).await;
     scope.delete(&pods[0]).await.unwrap();
 }
 
@@ -160,6 +169,6 @@ async fn pod_off_traffic_by_operation_is_deleted_under_the_policy() {
         })
         .await;
     fails(&scope, &pods[1]).await;
-    all_say(&scope, &pods[1], true).await; // one serves, and two must
+    until_all_replicas_agree(&scope, &pods[1], true).await; // one serves, and two must
     scope.delete(&pods[0]).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! A bare plane and a few shortcuts.
+//! A plane without a server, and functions that several tests use.
 
 use std::fmt::Debug;
 
@@ -8,12 +8,13 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Client, Resource, ResourceExt};
 use operating::admission::routes::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use operating::api::keys;
+use operating::cli::install::{self, EnabledFeatures, names};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testbed::plane::{Options, Plane};
 use testbed::wait;
 
-/// A plane of its own: what is installed bears on all of it.
+/// A plane for one test, because installed objects affect the whole plane.
 pub struct Cluster {
     plane: Plane,
 }
@@ -39,6 +40,17 @@ impl Cluster {
         Self {
             plane: Plane::start(options).await.unwrap(),
         }
+    }
+
+    /// A plane with the CRDs and the RBAC objects of all features, and without a server.
+    pub async fn with_crds_and_rights() -> Self {
+        let cluster = Self::start().await;
+        let (client, features) = (cluster.client(), EnabledFeatures::ALL_FEATURES);
+        let crds = install::install_crds(&client, names::NAMESPACE).await;
+        crds.unwrap();
+        let rights = install::install_rbac(&client, names::NAMESPACE, features).await;
+        rights.unwrap();
+        cluster
     }
 
     pub fn plane(&self) -> &Plane {

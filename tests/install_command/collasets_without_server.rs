@@ -1,4 +1,4 @@
-//! What a dead server does to CollaSets and what belongs to them.
+//! Which requests for CollaSets and their objects a dead server blocks.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};

@@ -1,4 +1,4 @@
-//! `manifests` and its components say what the code says. No API server is asked.
+//! `manifests` and its components match the code. No API server is needed.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -212,8 +212,8 @@ fn client_certificates_are_mounted_where_the_server_looks() {
         let container = &pod["containers"][0];
         let env = |name: &str| {
             let all = container["env"].as_array().unwrap();
-            let one = all.iter().find(|one| one["name"] == name).unwrap();
-            one["value"].as_str().unwrap().to_owned()
+            let object = all.iter().find(|object| object["name"] == name).unwrap();
+            object["value"].as_str().unwrap().to_owned()
         };
         assert_eq!(env("OPERATING_CLIENT_NAMES"), "kube-apiserver");
         let mounts = container["volumeMounts"].as_array().unwrap();

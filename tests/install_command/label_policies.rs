@@ -1,5 +1,5 @@
 //! Policies: who may change the labels that decide whether a namespace is enforced, and the warning about Deployments
-//! that no rule lets roll out. No server runs: the API server judges all of this by itself.
+//! that no rule lets roll out. No server runs, because the API server evaluates the policies itself.
 
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
@@ -18,19 +18,9 @@ const NEEDED: &str = "needs the RBAC verb enforce on podtransitionrules.apps.kus
 
 #[tokio::test]
 async fn labels_of_enforcement_need_the_right_to_enforce() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::with_crds_and_rights().await;
     let admin = cluster.client();
-    install::install_crds(&admin, names::NAMESPACE)
-        .await
-        .unwrap();
     install::apply_policies(&admin).await.unwrap();
-    install::install_rbac(
-        &admin,
-        names::NAMESPACE,
-        install::EnabledFeatures::ALL_FEATURES,
-    )
-    .await
-    .unwrap();
     let shop = cluster.namespace("shop").await;
     label(&admin, &shop, "", keys::NAMESPACE_ENFORCEMENT, Some("true"))
         .await
@@ -69,7 +59,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
         "the mark is as it was"
     );
 
-    // Not by making the namespace excluded in the first place either; a mark is no harm.
+    // Nor may the tenant create a namespace that is excluded. A namespace with the enforcement label is allowed.
     let namespaces: Api<Namespace> = Api::all(tenant.clone());
     let made = |name: &str, key: &str| {
         let made = json!({"metadata": {"name": name, "labels": {key: "true"}}});
@@ -116,10 +106,10 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
         "validatingadmissionpolicybindings",
     ] {
         let get = ["get", kind, "-o", "name"];
-        let left = cluster.plane().ask_kubectl(&get).await.success().out;
+        let policies = cluster.plane().ask_kubectl(&get).await.success().out;
         assert!(
-            POLICY_NAMES.iter().all(|name| !left.contains(name)),
-            "{left}"
+            POLICY_NAMES.iter().all(|name| !policies.contains(name)),
+            "{policies}"
         );
     }
 }
@@ -163,13 +153,13 @@ async fn recreate_deployment_under_a_rule_is_warned_about() {
             },
         })
     };
-    let told = "strategy.type Recreate deletes all Pods before it creates new ones";
+    let warning = "strategy.type Recreate deletes all Pods before it creates new ones";
     let mut number = 0;
     wait::until("the policy warns", || {
         number += 1;
         let object = deployment(&format!("probe-{number}"), "Recreate", true);
         let (cluster, ruled) = (&cluster, &ruled);
-        async move { apply(cluster, ruled, &object).await.contains(told) }
+        async move { apply(cluster, ruled, &object).await.contains(warning) }
     })
     .await;
     let warnings = apply(&cluster, &ruled, &deployment("web", "Recreate", true)).await;
@@ -181,7 +171,7 @@ async fn recreate_deployment_under_a_rule_is_warned_about() {
     let mut changed = deployment("web", "Recreate", true);
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = "i:2".into();
     let warnings = apply(&cluster, &ruled, &changed).await;
-    assert!(warnings.contains(told), "{warnings}");
+    assert!(warnings.contains(warning), "{warnings}");
     // What does not touch the spec, another strategy, Pods that no rule holds, and a namespace without rules.
     changed["metadata"]["labels"] = json!({"a": "b"});
     for (namespace, object) in [
@@ -197,8 +187,8 @@ async fn recreate_deployment_under_a_rule_is_warned_about() {
 /// Applies an object by kubectl; what it prints to stderr.
 async fn apply(cluster: &Cluster, namespace: &str, object: &Value) -> String {
     let apply = ["apply", "-n", namespace];
-    let said = cluster.plane().ask_kubectl_about(&apply, object).await;
-    said.success().err
+    let output = cluster.plane().ask_kubectl_about(&apply, object).await;
+    output.success().err
 }
 
 /// A user who may write namespaces with their subresources, and do anything in this one.

@@ -79,8 +79,8 @@ async fn entries(cluster: &Cluster) -> Vec<(String, Value)> {
 async fn three_installers_at_once_take_over_what_kuperator_left() {
     let cluster = Cluster::start().await;
     cluster.create(kuperator()).await;
-    let one = || tokio::spawn(everything(cluster.client(), url()));
-    let (a, b, c) = tokio::join!(one(), one(), one());
+    let install = || tokio::spawn(everything(cluster.client(), url()));
+    let (a, b, c) = tokio::join!(install(), install(), install());
     a.and(b).and(c).unwrap();
 
     let found = entries(&cluster).await;
@@ -156,85 +156,9 @@ async fn a_dead_webhook_stops_only_what_a_rule_may_hold() {
         .unwrap();
     cluster.until_denied(&ruled).await;
 
-    for namespace in [&ruled, &free] {
-        for name in ["available", "unavailable", "finished"] {
-            cluster.create_pod(namespace, pod(name)).await;
-        }
-        let unavailable = json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}});
-        let finished = json!({"status": {"phase": "Succeeded"}});
-        cluster
-            .patch::<Pod>(Some(namespace), "finished", "status", &finished)
-            .await
-            .unwrap();
-        let taken_off = cluster
-            .patch::<Pod>(Some(namespace), "unavailable", "", &unavailable)
-            .await;
-        assert_eq!(taken_off.is_ok(), namespace == &free, "{taken_off:?}");
-    }
-    cluster
-        .create_pod(
-            &ruled,
-            json!({"metadata": {"name": "plain"}, "spec": pod("plain")["spec"]}),
-        )
-        .await;
-
-    // Held, so denied: each by the webhook that holds it.
-    let label = json!({"metadata": {"labels": {"a": "b"}}});
-    let image = json!({"spec": {"containers": [{"name": "c", "image": "i:2"}]}});
-    let resize =
-        json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2m"}}}]}});
-    for (subresource, change, webhook) in [
-        ("", &label, "pod-update.apps.kusionstack.io"),
-        ("status", &label, "pod-update.apps.kusionstack.io"),
-        ("", &image, "pod-update.validate.apps.kusionstack.io"),
-        ("resize", &resize, "pod-update.validate.apps.kusionstack.io"),
-    ] {
-        let denied = cluster
-            .patch::<Pod>(Some(&ruled), "available", subresource, change)
-            .await;
-        assert_called(denied, webhook);
-        cluster
-            .patch::<Pod>(Some(&free), "available", subresource, change)
-            .await
-            .unwrap();
-    }
-    let pods: Api<Pod> = Api::namespaced(cluster.client(), &ruled);
-    let now = DeleteParams::default().grace_period(0);
-    assert_called(
-        pods.delete("available", &now).await.map(drop),
-        "pod-delete.apps.kusionstack.io",
-    );
-    let evicted = pods.evict("available", &Default::default()).await;
-    assert_called(evicted.map(drop), "pod-eviction.apps.kusionstack.io");
-    assert_called(
-        cluster.create_rule(&ruled).await,
-        "podtransitionrule.apps.kusionstack.io",
-    );
-
-    // Never held, so allowed.
-    let note = json!({"metadata": {"annotations": {"note": "x"}}});
-    cluster
-        .patch::<Pod>(Some(&ruled), "available", "", &note)
-        .await
-        .unwrap();
-    let status = json!({"status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}});
-    cluster
-        .patch::<Pod>(Some(&ruled), "available", "status", &status)
-        .await
-        .unwrap();
-    cluster
-        .patch::<Pod>(Some(&ruled), "plain", "", &label)
-        .await
-        .unwrap();
-    for name in ["finished", "plain"] {
-        pods.delete(name, &now).await.unwrap();
-    }
-    let free_pods: Api<Pod> = Api::namespaced(cluster.client(), &free);
-    free_pods
-        .evict("available", &Default::default())
-        .await
-        .unwrap();
-    free_pods.delete("unavailable", &now).await.unwrap();
+    create_pods_of_both_namespaces(&cluster, &ruled, &free).await;
+    assert_covered_requests_are_denied(&cluster, &ruled, &free).await;
+    assert_other_requests_pass(&cluster, &ruled, &free).await;
 
     // A namespace that is going takes its available Pods with it.
     Api::<Namespace>::all(cluster.client())
@@ -250,6 +174,96 @@ async fn a_dead_webhook_stops_only_what_a_rule_may_hold() {
             .await,
         0.0
     );
+}
+
+/// In both namespaces a Pod that is available, a Pod that is not, and a finished Pod; in `ruled` also an unmanaged Pod.
+async fn create_pods_of_both_namespaces(cluster: &Cluster, ruled: &str, free: &str) {
+    for namespace in [ruled, free] {
+        for name in ["available", "unavailable", "finished"] {
+            cluster.create_pod(namespace, pod(name)).await;
+        }
+        let unavailable = json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}});
+        let finished = json!({"status": {"phase": "Succeeded"}});
+        cluster
+            .patch::<Pod>(Some(namespace), "finished", "status", &finished)
+            .await
+            .unwrap();
+        let taken_off = cluster
+            .patch::<Pod>(Some(namespace), "unavailable", "", &unavailable)
+            .await;
+        assert_eq!(taken_off.is_ok(), namespace == free, "{taken_off:?}");
+    }
+    cluster
+        .create_pod(
+            ruled,
+            json!({"metadata": {"name": "plain"}, "spec": pod("plain")["spec"]}),
+        )
+        .await;
+}
+
+/// Every request that a rule may cover is denied in `ruled`, each by the webhook that reviews it, and passes in `free`.
+async fn assert_covered_requests_are_denied(cluster: &Cluster, ruled: &str, free: &str) {
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let image = json!({"spec": {"containers": [{"name": "c", "image": "i:2"}]}});
+    let resize =
+        json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2m"}}}]}});
+    for (subresource, change, webhook) in [
+        ("", &label, "pod-update.apps.kusionstack.io"),
+        ("status", &label, "pod-update.apps.kusionstack.io"),
+        ("", &image, "pod-update.validate.apps.kusionstack.io"),
+        ("resize", &resize, "pod-update.validate.apps.kusionstack.io"),
+    ] {
+        let denied = cluster
+            .patch::<Pod>(Some(ruled), "available", subresource, change)
+            .await;
+        assert_called(denied, webhook);
+        cluster
+            .patch::<Pod>(Some(free), "available", subresource, change)
+            .await
+            .unwrap();
+    }
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), ruled);
+    let now = DeleteParams::default().grace_period(0);
+    assert_called(
+        pods.delete("available", &now).await.map(drop),
+        "pod-delete.apps.kusionstack.io",
+    );
+    let evicted = pods.evict("available", &Default::default()).await;
+    assert_called(evicted.map(drop), "pod-eviction.apps.kusionstack.io");
+    assert_called(
+        cluster.create_rule(ruled).await,
+        "podtransitionrule.apps.kusionstack.io",
+    );
+}
+
+/// Requests that no rule covers pass.
+async fn assert_other_requests_pass(cluster: &Cluster, ruled: &str, free: &str) {
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), ruled);
+    let now = DeleteParams::default().grace_period(0);
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let note = json!({"metadata": {"annotations": {"note": "x"}}});
+    cluster
+        .patch::<Pod>(Some(ruled), "available", "", &note)
+        .await
+        .unwrap();
+    let status = json!({"status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}});
+    cluster
+        .patch::<Pod>(Some(ruled), "available", "status", &status)
+        .await
+        .unwrap();
+    cluster
+        .patch::<Pod>(Some(ruled), "plain", "", &label)
+        .await
+        .unwrap();
+    for name in ["finished", "plain"] {
+        pods.delete(name, &now).await.unwrap();
+    }
+    let free_pods: Api<Pod> = Api::namespaced(cluster.client(), free);
+    free_pods
+        .evict("available", &Default::default())
+        .await
+        .unwrap();
+    free_pods.delete("unavailable", &now).await.unwrap();
 }
 
 #[tokio::test]
@@ -308,24 +322,24 @@ async fn uninstall_nudges_crds_whose_deletion_is_pending() {
         .unwrap();
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = "operationjobs.apps.kusionstack.io";
-    let held = json!({"metadata": {"finalizers": ["test.io/held"]}});
+    let finalizer = json!({"metadata": {"finalizers": ["test.io/held"]}});
     let params = PatchParams::default();
-    let held = crds.patch(name, &params, &Patch::Merge(held)).await;
-    held.unwrap();
+    let finalizer = crds.patch(name, &params, &Patch::Merge(finalizer)).await;
+    finalizer.unwrap();
     let freed = async {
-        let seen = || async {
+        let is_nudged = || async {
             let crd = crds.get(name).await.unwrap();
             crd.annotations()
                 .contains_key("operating.kusionstack.io/deletion-nudged")
         };
-        while !seen().await {
+        while !is_nudged().await {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         crds.patch(name, &params, &free).await.unwrap();
     };
-    let (told, ()) = tokio::join!(uninstall(&client, names::NAMESPACE, false), freed);
-    told.unwrap();
+    let (uninstalled, ()) = tokio::join!(uninstall(&client, names::NAMESPACE, false), freed);
+    uninstalled.unwrap();
     assert!(crds.get_opt(name).await.unwrap().is_none());
 }
 
@@ -351,24 +365,14 @@ async fn uninstalling_takes_finalizers_off_again_that_come_back_meanwhile() {
             }
         }
     };
-    let (told, ()) = tokio::join!(uninstall(&client, names::NAMESPACE, false), come_back);
-    told.unwrap();
+    let (uninstalled, ()) = tokio::join!(uninstall(&client, names::NAMESPACE, false), come_back);
+    uninstalled.unwrap();
 }
 
 #[tokio::test]
 async fn uninstalling_leaves_pods_and_nothing_else() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::with_crds_and_rights().await;
     let client = cluster.client();
-    install::install_crds(&client, names::NAMESPACE)
-        .await
-        .unwrap();
-    install::install_rbac(
-        &client,
-        names::NAMESPACE,
-        install::EnabledFeatures::ALL_FEATURES,
-    )
-    .await
-    .unwrap();
     install::apply_policies(&client).await.unwrap();
     let namespace = cluster.namespace("left").await;
     let mark = json!({"metadata": {
@@ -379,29 +383,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
         .patch::<Namespace>(None, &namespace, "", &mark)
         .await
         .unwrap();
-    let mut owner = None;
-    for object in objects(&namespace) {
-        let created = cluster.create(object).await;
-        if created.types.as_ref().unwrap().kind == "CollaSet" {
-            owner = created.uid();
-        }
-    }
-    let mut owned = pod("owned");
-    owned["metadata"]["finalizers"] =
-        json!(["finalizer.operationjob.kusionstack.io/replace-protected"]);
-    owned["metadata"]["ownerReferences"] = json!([{
-        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "s", "uid": owner.unwrap(),
-        "controller": true,
-    }]);
-    owned["spec"]["readinessGates"] = json!([{"conditionType": keys::SERVICE_READY}]);
-    cluster.create_pod(&namespace, owned.clone()).await;
-    let template = json!({"metadata": {"labels": {"app": "gated"}}, "spec": owned["spec"]});
-    let gated = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "gated", "namespace": namespace},
-        "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "gated"}}, "template": template},
-    });
-    let gated: DynamicObject = serde_json::from_value(gated).unwrap();
-    cluster.create(gated).await;
+    create_owned_pod_and_gated_deployment(&cluster, &namespace).await;
     let warned = leftovers::leftover_warnings(&client).await.unwrap();
     assert!(
         warned[0].ends_with(&format!(": {namespace}/owned")),
@@ -425,23 +407,79 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
         .await
         .unwrap();
 
-    let told = uninstall(&client, names::NAMESPACE, false).await.unwrap();
-    assert_eq!(told, "uninstalled from namespace kusionstack-system\n");
-    let left: Pod = Api::namespaced(client.clone(), &namespace)
+    let output = uninstall(&client, names::NAMESPACE, false).await.unwrap();
+    assert_eq!(output, "uninstalled from namespace kusionstack-system\n");
+    assert_uninstalled(&cluster, &namespace).await;
+
+    // Nothing to do is no error, and all can be installed again.
+    assert_eq!(
+        uninstall(&client, names::NAMESPACE, false).await.unwrap(),
+        output
+    );
+    everything(client.clone(), url()).await;
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    assert_eq!(
+        uninstall(&client, names::NAMESPACE, true).await.unwrap(),
+        output
+    );
+    for crd in crd::all_crds() {
+        assert!(
+            crds.get_opt(crd.meta().name.as_deref().unwrap())
+                .await
+                .unwrap()
+                .is_some()
+        );
+    }
+}
+
+/// Creates an object of each of our kinds, a Pod that a CollaSet owns, and a Deployment with the readiness gate.
+async fn create_owned_pod_and_gated_deployment(cluster: &Cluster, namespace: &str) {
+    let mut owner = None;
+    for object in objects(namespace) {
+        let created = cluster.create(object).await;
+        if created.types.as_ref().unwrap().kind == "CollaSet" {
+            owner = created.uid();
+        }
+    }
+    let mut owned = pod("owned");
+    owned["metadata"]["finalizers"] =
+        json!(["finalizer.operationjob.kusionstack.io/replace-protected"]);
+    owned["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "s", "uid": owner.unwrap(),
+        "controller": true,
+    }]);
+    owned["spec"]["readinessGates"] = json!([{"conditionType": keys::SERVICE_READY}]);
+    cluster.create_pod(namespace, owned.clone()).await;
+    let template = json!({"metadata": {"labels": {"app": "gated"}}, "spec": owned["spec"]});
+    let gated = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "gated", "namespace": namespace},
+        "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "gated"}}, "template": template},
+    });
+    let gated: DynamicObject = serde_json::from_value(gated).unwrap();
+    cluster.create(gated).await;
+}
+
+/// The Pod stays as a managed Pod without owner and finalizers, and no object of the installation is left.
+async fn assert_uninstalled(cluster: &Cluster, namespace: &str) {
+    let client = cluster.client();
+    let remaining_pod: Pod = Api::namespaced(client.clone(), namespace)
         .get("owned")
         .await
         .unwrap();
-    assert_eq!(left.metadata.deletion_timestamp, None);
+    assert_eq!(remaining_pod.metadata.deletion_timestamp, None);
     assert_eq!(
-        (left.finalizers(), left.owner_references()),
+        (remaining_pod.finalizers(), remaining_pod.owner_references()),
         (&[][..], &[][..])
     );
     assert_eq!(
-        left.labels().get(keys::CONTROL).map(String::as_str),
+        remaining_pod
+            .labels()
+            .get(keys::CONTROL)
+            .map(String::as_str),
         Some(keys::CONTROL_VALUE)
     );
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let unmarked = namespaces.get(&namespace).await.unwrap();
+    let unmarked = namespaces.get(namespace).await.unwrap();
     assert!(!unmarked.labels().contains_key(keys::NAMESPACE_ENFORCEMENT));
     assert!(!unmarked.annotations().contains_key(keys::RULE_ADMITTED));
     assert!(
@@ -462,25 +500,6 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
     }
     for name in [MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION] {
         assert!(cluster.configuration_opt(name).await.is_none());
-    }
-
-    // Nothing to do is no error, and all can be installed again.
-    assert_eq!(
-        uninstall(&client, names::NAMESPACE, false).await.unwrap(),
-        told
-    );
-    everything(client.clone(), url()).await;
-    assert_eq!(
-        uninstall(&client, names::NAMESPACE, true).await.unwrap(),
-        told
-    );
-    for crd in crd::all_crds() {
-        assert!(
-            crds.get_opt(crd.meta().name.as_deref().unwrap())
-                .await
-                .unwrap()
-                .is_some()
-        );
     }
 }
 

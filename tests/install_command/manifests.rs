@@ -1,4 +1,4 @@
-//! `kubectl apply -k manifests` with cert-manager, and away again.
+//! `kubectl apply -k manifests` with cert-manager, and the removal.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -70,9 +70,9 @@ async fn the_kustomization_brings_everything_and_takes_it_away() {
         .ask_kubectl(&["delete", "-k", manifests])
         .await
         .success();
-    let left = [&policies[..], &["--ignore-not-found", "-o", "name"]].concat();
-    let left = cluster.plane().ask_kubectl(&left).await;
-    assert_eq!(left.out, "");
+    let policies_left = [&policies[..], &["--ignore-not-found", "-o", "name"]].concat();
+    let policies_left = cluster.plane().ask_kubectl(&policies_left).await;
+    assert_eq!(policies_left.out, "");
     let namespaces: Api<Namespace> = Api::all(cluster.client());
     cluster.until_gone(&namespaces, names::NAMESPACE).await;
     for name in [MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION] {

@@ -1,5 +1,5 @@
-//! What users may do with our kinds, by the API server's own means: the roles that are added to `view`, `edit` and `admin`,
-//! and the policy on the status of rules. No server runs.
+//! What the RBAC roles of users allow: the rules that are added to `view`, `edit` and `admin`, and the policies on
+//! labels and on the status of rules. No server runs.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
-use kube::{Client, Error};
+use kube::{Client, Error, ResourceExt};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use operating::api::podtransitionrule::PodTransitionRule;
@@ -134,12 +134,12 @@ async fn label_that_deletes_a_pod_needs_delete_right() {
     let allowed = deletes.api::<Pod>(&shop);
     let set = allowed.patch("two", &params, &label(keys::TO_DELETE)).await;
     set.unwrap();
-    // A set takes only its own word back: another value, or without the annotation, it would be somebody else's.
-    let word = json!({"metadata": {
+    // A CollaSet removes only the label that it set itself. It recognizes the label by its value and the annotation.
+    let marked = json!({"metadata": {
         "labels": {keys::TO_DELETE: "7"}, "annotations": {keys::SENT_AWAY: "7"},
     }});
-    let word = Patch::Merge(word);
-    allowed.patch("three", &params, &word).await.unwrap();
+    let marked = Patch::Merge(marked);
+    allowed.patch("three", &params, &marked).await.unwrap();
     let forget = json!({"metadata": {"annotations": {keys::SENT_AWAY: null}}});
     for patch in [label(keys::TO_DELETE), Patch::Merge(forget)] {
         let tampered = pods.patch("three", &params, &patch).await;
@@ -203,19 +203,8 @@ fn forged() -> Value {
 
 #[tokio::test]
 async fn status_of_a_rule_needs_the_right_to_enforce() {
-    let cluster = Cluster::start().await;
-    let admin = cluster.client();
-    install::install_crds(&admin, names::NAMESPACE)
-        .await
-        .unwrap();
-    install::install_rbac(
-        &admin,
-        names::NAMESPACE,
-        install::EnabledFeatures::ALL_FEATURES,
-    )
-    .await
-    .unwrap();
-    install::apply_policies(&admin).await.unwrap();
+    let cluster = Cluster::with_crds_and_rights().await;
+    install::apply_policies(&cluster.client()).await.unwrap();
     let shop = cluster.namespace("shop").await;
     let group: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
@@ -250,48 +239,27 @@ async fn status_of_a_rule_needs_the_right_to_enforce() {
         kubeconfig: PathBuf::new(),
     };
     let served = server.api::<PodTransitionRule>(&shop);
-    let held = json!({"status": {"ledger": {"watermark": "7", "attempts": 1, "claims": []}}});
+    let ledger = json!({"status": {"ledger": {"watermark": "7", "attempts": 1, "claims": []}}});
     wait::until("the policy is in force", || async {
         rules.patch_status("r", &params, &merge).await.is_err()
     })
     .await;
     served
-        .patch_status("r", &params, &Patch::Merge(&held))
+        .patch_status("r", &params, &Patch::Merge(&ledger))
         .await
         .expect("the server writes the status by a patch");
     let before = served.get("r").await.unwrap();
 
-    let refused = |way: &str, outcome: kube::Result<DynamicObject>| {
-        let Err(Error::Api(status)) = outcome else {
-            panic!("{way}: {outcome:?}");
-        };
-        assert_eq!(status.code, 403, "{way}: {status:?}");
-        assert!(status.message.contains(NEEDED), "{way}: {}", status.message);
-    };
-    refused("merge", rules.patch_status("r", &params, &merge).await);
-    for operation in [
-        json!([{"op": "replace", "path": "/status/ledger/watermark", "value": "0"}]),
-        json!([{"op": "remove", "path": "/status"}]),
-        json!([{"op": "add", "path": "/status/ruleStates", "value": []}]),
-    ] {
-        let patch: json_patch::Patch = serde_json::from_value(operation).unwrap();
-        let patch = Patch::Json::<()>(patch);
-        refused("JSON patch", rules.patch_status("r", &params, &patch).await);
-    }
-    let mut applied = object(&shop, "PodTransitionRule");
-    applied.data = json!({"status": forged()});
-    let apply = PatchParams::apply("tenant").force();
-    let patch = Patch::Apply(&applied);
-    refused("apply", rules.patch_status("r", &apply, &patch).await);
-    let mut replaced = before.clone();
-    replaced.data["status"] = forged();
-    let outcome = rules.replace_status("r", &post, &replaced);
-    refused("PUT", outcome.await);
+    assert_status_writes_are_refused(&rules, &before).await;
 
     // The object itself can be written, and takes no status along.
     rules.patch("r", &params, &merge).await.unwrap();
+    let mut replaced = before.clone();
+    replaced.data["status"] = forged();
     rules.replace("r", &post, &replaced).await.unwrap();
-    applied.data["spec"] = before.data["spec"].clone();
+    let mut applied = object(&shop, "PodTransitionRule");
+    applied.data = json!({"status": forged(), "spec": before.data["spec"]});
+    let apply = PatchParams::apply("tenant").force();
     rules
         .patch("r", &apply, &Patch::Apply(&applied))
         .await
@@ -311,6 +279,51 @@ async fn status_of_a_rule_needs_the_right_to_enforce() {
     assert_eq!(limit, "40%");
 
     // The right in a namespace is not enough, and in the whole cluster it is.
+    grant_enforce(&cluster, &shop).await;
+    wait::until("who may enforce may write it", || async {
+        rules.patch_status("r", &params, &merge).await.is_ok()
+    })
+    .await;
+}
+
+/// Fails if a user without the verb `enforce` can write the status of the rule `r` by any kind of write.
+async fn assert_status_writes_are_refused(rules: &Api<DynamicObject>, stored: &DynamicObject) {
+    let (params, post) = (PatchParams::default(), PostParams::default());
+    let merge = Patch::Merge(json!({"status": forged()}));
+    let refused = |patch_type: &str, outcome: kube::Result<DynamicObject>| {
+        let Err(Error::Api(status)) = outcome else {
+            panic!("{patch_type}: {outcome:?}");
+        };
+        assert_eq!(status.code, 403, "{patch_type}: {status:?}");
+        assert!(
+            status.message.contains(NEEDED),
+            "{patch_type}: {}",
+            status.message
+        );
+    };
+    refused("merge", rules.patch_status("r", &params, &merge).await);
+    for operation in [
+        json!([{"op": "replace", "path": "/status/ledger/watermark", "value": "0"}]),
+        json!([{"op": "remove", "path": "/status"}]),
+        json!([{"op": "add", "path": "/status/ruleStates", "value": []}]),
+    ] {
+        let patch: json_patch::Patch = serde_json::from_value(operation).unwrap();
+        let patch = Patch::Json::<()>(patch);
+        refused("JSON patch", rules.patch_status("r", &params, &patch).await);
+    }
+    let mut applied = object(&stored.namespace().unwrap(), "PodTransitionRule");
+    applied.data = json!({"status": forged()});
+    let apply = PatchParams::apply("tenant").force();
+    let patch = Patch::Apply(&applied);
+    refused("apply", rules.patch_status("r", &apply, &patch).await);
+    let mut replaced = stored.clone();
+    replaced.data["status"] = forged();
+    let outcome = rules.replace_status("r", &post, &replaced);
+    refused("PUT", outcome.await);
+}
+
+/// Gives the tenant the verb `enforce` in the whole cluster.
+async fn grant_enforce(cluster: &Cluster, namespace: &str) {
     let whole: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "enforcer"},
         "rules": [{"apiGroups": [keys::GROUP], "resources": ["podtransitionrules"], "verbs": ["enforce"]}],
@@ -319,31 +332,16 @@ async fn status_of_a_rule_needs_the_right_to_enforce() {
     cluster.create(whole).await;
     let binding: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "enforcer"},
-        "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": shop}],
+        "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}],
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "enforcer"},
     }))
     .unwrap();
     cluster.create(binding).await;
-    wait::until("who may enforce may write it", || async {
-        rules.patch_status("r", &params, &merge).await.is_ok()
-    })
-    .await;
 }
 
 #[tokio::test]
 async fn built_in_roles_reach_our_kinds_and_no_status() {
-    let cluster = Cluster::start().await;
-    let admin = cluster.client();
-    install::install_crds(&admin, names::NAMESPACE)
-        .await
-        .unwrap();
-    install::install_rbac(
-        &admin,
-        names::NAMESPACE,
-        install::EnabledFeatures::ALL_FEATURES,
-    )
-    .await
-    .unwrap();
+    let cluster = Cluster::with_crds_and_rights().await;
     let shop = cluster.namespace("shop").await;
     let mut users = Vec::new();
     for role in ["view", "edit", "admin"] {
@@ -386,6 +384,12 @@ async fn built_in_roles_reach_our_kinds_and_no_status() {
     )
     .await;
 
+    assert_verbs_of_roles(&cluster, &shop).await;
+}
+
+/// Every role may read our kinds and their statuses, only `edit` and `admin` may write the kinds, and no role may write a
+/// status or has a verb of our own.
+async fn assert_verbs_of_roles(cluster: &Cluster, namespace: &str) {
     let kinds = [
         "collasets",
         "operationjobs",
@@ -420,7 +424,7 @@ async fn built_in_roles_reach_our_kinds_and_no_status() {
                     role,
                     resource,
                     verb,
-                    may(&cluster, &shop, role, verb, resource).await,
+                    may(cluster, namespace, role, verb, resource).await,
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! The steps that touch the ledger, through its own functions; a control edits what they did.
+//! The steps that change the ledger, through the functions of the ledger itself. A control then edits their result.
 
 use operating::domain::inplace::RestartProgress;
 use operating::ledger::evidence::{
@@ -45,11 +45,8 @@ impl World {
             self.granted(s, request, object, grants);
             return Some(());
         }
-        if let Some(known) = s
-            .remembered
-            .as_ref()
-            .and_then(|m| m[rule].claims.get(&(pod, operation)))
-        {
+        let remembered = s.remembered.as_ref();
+        if let Some(known) = remembered.and_then(|m| m[rule].claims.get(&(pod, operation))) {
             grants.push(Answer {
                 attempt: known.attempt,
                 fresh: false,
@@ -62,15 +59,13 @@ impl World {
         if !self.lacks(Fault::NoStart) && !self.lacks(Fault::NoWatermark) {
             next.start_watermark_at(u64::from(s.pods.version));
         }
-        if self.lacks(Fault::StackedInPlace)
-            && let Some(claim) = next.claims.get_mut(&(pod, operation))
-        {
-            claim.detail.target = target;
-        }
-        if self.lacks(Fault::ClosingRenewed)
-            && let Some(claim) = next.claims.get_mut(&(pod, operation))
-        {
-            claim.closing = false;
+        if let Some(claim) = next.claims.get_mut(&(pod, operation)) {
+            if self.lacks(Fault::StackedInPlace) {
+                claim.detail.target = target;
+            }
+            if self.lacks(Fault::ClosingRenewed) {
+                claim.closing = false;
+            }
         }
         let covered = self.rules[rule].covers;
         let position = s.replicas[replica].position;
@@ -81,28 +76,13 @@ impl World {
             expected: self.expected(s, &self.rules[rule]),
         };
         let desired = view.expected.saturating_sub(self.rules[rule].max);
-        let detail = match operation {
-            ClaimOperation::InPlace => Change {
-                target,
-                run: object.run,
-                running: object.running,
-                stacked: match base.claims.get(&(pod, operation)) {
-                    None => object.is_deferred(),
-                    Some(claim) => {
-                        let is_another = claim.detail.target != target;
-                        claim.detail.stacked || is_another && object.is_pending()
-                    }
-                },
-            },
-            _ => Change::default(),
-        };
+        let earlier = base.claims.get(&(pod, operation));
         let asked = Disruption {
             pod,
             operation,
             at: u64::from(object.version),
-            detail,
+            detail: change_of(operation, target, &object, earlier),
         };
-        let earlier = base.claims.get(&(pod, operation));
         let former = earlier.filter(|former| Self::begins_anew(former, &asked, &object));
         if former.is_some() {
             next.claims.remove(&(pod, operation));
@@ -117,10 +97,7 @@ impl World {
                 s.renewed |= closing && former.is_none();
                 if self.lacks(Fault::AttemptReused) {
                     // Numbered per claim, from 1 for each new one.
-                    grant.attempt = base
-                        .claims
-                        .get(&(pod, operation))
-                        .map_or(1, |claim| claim.attempt + 1);
+                    grant.attempt = earlier.map_or(1, |claim| claim.attempt + 1);
                     next.claims.get_mut(&(pod, operation))?.attempt = grant.attempt;
                 }
                 if self.lacks(Fault::VersionGoesBack) && earlier.is_some() {
@@ -244,11 +221,11 @@ impl World {
             applied, restart, ..
         } = &mut sighting
         {
-            let seen = s.pods.at(position)[usize::from(pod)];
+            let cached = s.pods.at(position)[usize::from(pod)];
             if self.lacks(Fault::ChangeBackForgetsFirst) {
-                *applied = seen.spec == claim.detail.target;
+                *applied = cached.spec == claim.detail.target;
             }
-            if self.lacks(Fault::DeferredTakenForInfeasible) && seen.is_pending() {
+            if self.lacks(Fault::DeferredTakenForInfeasible) && cached.is_pending() {
                 *restart = RestartProgress::Nothing;
             }
         }
@@ -305,9 +282,9 @@ impl World {
         claim: &Claim<Change>,
     ) -> Option<ClaimedPodState> {
         let i = usize::from(pod);
-        let seen = s.pods.at(position)[i];
-        if seen.is_watched() {
-            return Some(seen.sighting(&claim.detail));
+        let cached = s.pods.at(position)[i];
+        if cached.is_watched() {
+            return Some(cached.sighting(&claim.detail));
         }
         if u64::from(position) <= claim.at {
             return None;
@@ -336,7 +313,7 @@ impl World {
     ) -> Option<Release> {
         let claim = s.ledgers[rule].claims.get(&(pod, operation))?;
         let under_way = s.requests.iter().any(|r| {
-            let held = match &r.phase {
+            let grant_count = match &r.phase {
                 Phase::Asking { grants, .. }
                 | Phase::Writing { grants, .. }
                 | Phase::Admitted { grants, .. } => grants.len(),
@@ -355,7 +332,10 @@ impl World {
             }
             r.pod == pod
                 && r.operation == operation
-                && self.covering(pod).take(held).any(|held| held == rule)
+                && self
+                    .covering(pod)
+                    .take(grant_count)
+                    .any(|grant_count| grant_count == rule)
         });
         if under_way && !self.lacks(Fault::LapseBeforeTheEnd) {
             return None;
@@ -421,5 +401,29 @@ impl World {
         if self.lacks(Fault::NoWatermark) {
             ledger.watermark = 0;
         }
+    }
+}
+
+/// What the claim of a request says of its change; `earlier` is the claim that the ledger already has.
+fn change_of(
+    operation: ClaimOperation,
+    target: u8,
+    object: &Pod,
+    earlier: Option<&Claim<Change>>,
+) -> Change {
+    if operation != ClaimOperation::InPlace {
+        return Change::default();
+    }
+    Change {
+        target,
+        run: object.run,
+        running: object.running,
+        stacked: match earlier {
+            None => object.is_deferred(),
+            Some(claim) => {
+                let is_another = claim.detail.target != target;
+                claim.detail.stacked || is_another && object.is_pending()
+            }
+        },
     }
 }

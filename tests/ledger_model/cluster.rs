@@ -1,4 +1,4 @@
-//! The Pods of the model, and what the API server, the kubelet and fate do to them.
+//! The Pods of the model, and what the API server, the kubelet and chance do to them.
 
 use operating::domain::inplace::RestartProgress;
 use operating::ledger::evidence::ClaimedPodState;
@@ -21,7 +21,7 @@ pub struct Pod {
     /// A lifecycle has taken it offline.
     pub offline: bool,
     /// It has left the management: no cache shows it, no rule counts it.
-    pub left: bool,
+    pub unmanaged: bool,
     /// It carries the availability label.
     pub label: bool,
     /// What its spec says.
@@ -36,14 +36,14 @@ pub struct Pod {
     pub running: u8,
     /// Identifies the run of the containers.
     pub run: u8,
-    /// It is unavailable because somebody wanted something of it.
+    /// It is unavailable because of a request, and not by a fault.
     pub voluntary: bool,
 }
 
 /// Why the kubelet does not make an in-place change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pending {
-    /// Not now: it makes the change as soon as the node has room.
+    /// The node has no free resources now. The kubelet makes the change as soon as it has.
     Deferred,
     /// Never.
     Infeasible,
@@ -57,7 +57,7 @@ impl Pod {
         terminating: false,
         ready: true,
         offline: false,
-        left: false,
+        unmanaged: false,
         label: true,
         spec: 0,
         observed: 0,
@@ -75,12 +75,12 @@ impl Pod {
 
     /// Whether it counts as available for the rules.
     pub fn is_available(&self) -> bool {
-        self.serves() && !self.left
+        self.serves() && !self.unmanaged
     }
 
     /// Whether a managed-Pod watch shows it.
     pub fn is_watched(&self) -> bool {
-        self.exists && !self.left
+        self.exists && !self.unmanaged
     }
 
     /// Whether a restart is still to come by which an available Pod goes down.

@@ -1,4 +1,4 @@
-//! The rules of the protocol, each of which a control takes out.
+//! The rules of the protocol; each control removes one rule.
 
 /// A rule taken out of the protocol, alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum Fault {
     StackedInPlace,
     /// A container that crashes and comes back passes for one that the kubelet has restarted for the change.
     CrashPassesForRestart,
-    /// A claim is taken back although somebody has refreshed it since.
+    /// A claim is withdrawn although another request has refreshed it since.
     WithdrawAnyAttempt,
     /// The number of an attempt is used again once its claim is gone.
     AttemptReused,

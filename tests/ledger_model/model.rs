@@ -69,7 +69,7 @@ pub enum Step {
     Mark { request: usize },
     /// The disruption itself is written, or meets a conflict.
     Commit { request: usize },
-    /// The request vanishes with whoever carried it.
+    /// The process that handles the request crashes, and the request vanishes.
     Crash { request: usize },
     /// What stands behind the webhook refuses an admitted request that is sent again for ever.
     Refuse { request: usize },
@@ -165,7 +165,7 @@ impl fmt::Display for World {
             " | replicas {}, flaps {flaps}, crashes {crashes}, lost {lost}",
             self.replicas
         )?;
-        for (is, word) in [
+        for (is_on, text) in [
             (rejoins > 0, "rejoin"),
             (restarts > 0, "a container crashes"),
             (self.split_writes, "split writes"),
@@ -178,8 +178,8 @@ impl fmt::Display for World {
             (infeasible > 0, "infeasible"),
             (deferred > 0, "deferred"),
         ] {
-            if is {
-                write!(f, ", {word}")?;
+            if is_on {
+                write!(f, ", {text}")?;
             }
         }
         Ok(())
@@ -216,12 +216,12 @@ impl World {
             .any(|(_, _, retries)| *retries == ENDLESS)
     }
 
-    /// Whether a Pod has been made again under its name.
+    /// Whether a Pod was created again under its name.
     pub fn is_made_again(&self, pods: &[super::cluster::Pod; PODS], pod: u8) -> bool {
         self.namesake && pod == 0 && pods[PODS - 1].exists
     }
 
-    /// Pods of one rule that are down because somebody wanted something of them.
+    /// Pods of a rule that are unavailable because of a request.
     fn voluntary(&self, state: &State, rule: &Rule) -> usize {
         let pods = state.pods.now();
         rule.covers
@@ -309,7 +309,7 @@ impl World {
             Phase::Asking { grants, .. } => grants.is_empty(),
             Phase::Writing { .. } | Phase::Admitted { .. } => false,
         });
-        if state.left.replaced > 0 && idle && state.ledgers[0].claims.is_empty() {
+        if state.mishaps_left.replaced > 0 && idle && state.ledgers[0].claims.is_empty() {
             steps.push(Step::Replace);
         }
         if self.rollout {
@@ -319,6 +319,145 @@ impl World {
             }
             if usize::from(old + new) < self.rules[0].covers.len() {
                 steps.push(Step::Grow);
+            }
+        }
+    }
+
+    /// A claim of a request that never ends may begin to close at any time.
+    fn closing_steps(&self, state: &State, steps: &mut Vec<Step>) {
+        if self.is_endless() && !self.lacks(Fault::NeverClosing) {
+            for (rule, ledger) in state.ledgers.iter().enumerate() {
+                let open = ledger.claims.iter().filter(|(_, claim)| !claim.closing);
+                steps.extend(open.map(|(&(pod, operation), _)| Step::Close {
+                    rule,
+                    pod,
+                    operation,
+                }));
+            }
+        }
+    }
+
+    /// Steps of the kubelet, of users and of fate.
+    fn pod_steps(&self, state: &State, steps: &mut Vec<Step>) {
+        for (pod, p) in (0u8..)
+            .zip(state.pods.now())
+            .take(PODS)
+            .filter(|(_, p)| p.exists && !p.terminating)
+        {
+            if state.mishaps_left.flaps > 0 && p.is_available() {
+                steps.push(Step::Flap { pod });
+            }
+            if p.starting.is_some() {
+                steps.push(Step::Start { pod });
+            } else if !p.ready {
+                steps.push(Step::Recover { pod });
+            }
+            let answers = self.mishaps.infeasible + self.mishaps.deferred > 0;
+            // Elsewhere it makes no difference.
+            if p.observed != p.spec && (answers || (self.mishaps.restarts > 0 && p.will_restart()))
+            {
+                steps.push(Step::Observe { pod });
+            }
+            if self.labels && p.label && !p.ready {
+                steps.push(Step::Unlabel { pod });
+            }
+            if self.labels && !p.label && p.ready {
+                steps.push(Step::Relabel { pod });
+            }
+            if p.will_restart() {
+                steps.push(Step::Stop { pod });
+                let unanswered = p.observed == p.spec && p.pending.is_none();
+                if unanswered && state.mishaps_left.infeasible > 0 {
+                    steps.push(Step::Decline { pod });
+                }
+                if unanswered && state.mishaps_left.deferred > 0 {
+                    steps.push(Step::Defer { pod });
+                }
+                if state.mishaps_left.restarts > 0 && p.is_available() {
+                    steps.push(Step::Restart { pod });
+                }
+            }
+            if p.offline {
+                steps.push(Step::Finish { pod });
+            }
+            if p.unmanaged && state.mishaps_left.rejoins > 0 {
+                steps.push(Step::Rejoin { pod });
+            }
+        }
+    }
+}
+
+/// Steps of the requests on their way.
+fn request_steps(state: &State, replicas: &[usize], steps: &mut Vec<Step>) {
+    for (i, request) in state.requests.iter().enumerate() {
+        match &request.phase {
+            // The claims that a try gives back would pile up.
+            Phase::Start if request.is_endless() && !request.back.is_empty() => {}
+            Phase::Start => steps.push(Step::Begin { request: i }),
+            Phase::Asking { .. } => {
+                for &replica in replicas {
+                    steps.push(Step::Ask {
+                        request: i,
+                        replica,
+                    });
+                    if state.mishaps_left.lost > 0 {
+                        steps.push(Step::AskAndLoseReply {
+                            request: i,
+                            replica,
+                        });
+                    }
+                }
+            }
+            Phase::Writing { .. } => steps.push(Step::Write { request: i }),
+            Phase::Admitted { marked, .. } => {
+                steps.push(Step::Commit { request: i });
+                if request.is_endless() && !marked {
+                    steps.push(Step::Refuse { request: i });
+                }
+                if request.operation == ClaimOperation::Evict && !marked {
+                    steps.push(Step::Mark { request: i });
+                }
+            }
+            Phase::Done => {}
+        }
+        let under_way = !matches!(request.phase, Phase::Start | Phase::Done);
+        if state.mishaps_left.crashes > 0 && (under_way || !request.back.is_empty()) {
+            steps.push(Step::Crash { request: i });
+        }
+        if !request.back.is_empty() {
+            steps.push(Step::Withdraw { request: i });
+        }
+    }
+}
+
+/// Steps of the replicas: what their caches learn, and the claims that they release.
+fn replica_steps(state: &State, replicas: &[usize], steps: &mut Vec<Step>) {
+    for &replica in replicas {
+        let r = &state.replicas[replica];
+        if r.knows < state.uid {
+            steps.push(Step::Learn { replica });
+        }
+        if r.position < state.pods.version {
+            steps.push(Step::Advance { replica });
+        }
+        if r.release.is_some() {
+            steps.push(Step::Land { replica });
+            continue;
+        }
+        for (rule, ledger) in state.ledgers.iter().enumerate() {
+            for &(pod, operation) in ledger.claims.keys() {
+                steps.push(Step::Release {
+                    replica,
+                    rule,
+                    pod,
+                    operation,
+                });
+                steps.push(Step::Lapse {
+                    replica,
+                    rule,
+                    pod,
+                    operation,
+                });
             }
         }
     }
@@ -360,7 +499,7 @@ impl Model for World {
                 self.replicas
             ],
             requests,
-            left: self.mishaps,
+            mishaps_left: self.mishaps,
             owners: [u8::try_from(self.rules[0].covers.len()).unwrap(), 0],
             uid: 0,
             renewed: false,
@@ -371,136 +510,16 @@ impl Model for World {
         let alike =
             |replica: usize| replica > 0 && state.replicas[replica] == state.replicas[replica - 1];
         let replicas: Vec<usize> = (0..state.replicas.len()).filter(|r| !alike(*r)).collect();
-        for (i, request) in state.requests.iter().enumerate() {
-            match &request.phase {
-                // The claims that a try gives back would pile up.
-                Phase::Start if request.is_endless() && !request.back.is_empty() => {}
-                Phase::Start => steps.push(Step::Begin { request: i }),
-                Phase::Asking { .. } => {
-                    for &replica in &replicas {
-                        steps.push(Step::Ask {
-                            request: i,
-                            replica,
-                        });
-                        if state.left.lost > 0 {
-                            steps.push(Step::AskAndLoseReply {
-                                request: i,
-                                replica,
-                            });
-                        }
-                    }
-                }
-                Phase::Writing { .. } => steps.push(Step::Write { request: i }),
-                Phase::Admitted { marked, .. } => {
-                    steps.push(Step::Commit { request: i });
-                    if request.is_endless() && !marked {
-                        steps.push(Step::Refuse { request: i });
-                    }
-                    if request.operation == ClaimOperation::Evict && !marked {
-                        steps.push(Step::Mark { request: i });
-                    }
-                }
-                Phase::Done => {}
-            }
-            let under_way = !matches!(request.phase, Phase::Start | Phase::Done);
-            if state.left.crashes > 0 && (under_way || !request.back.is_empty()) {
-                steps.push(Step::Crash { request: i });
-            }
-            if !request.back.is_empty() {
-                steps.push(Step::Withdraw { request: i });
-            }
-        }
-        if self.is_endless() && !self.lacks(Fault::NeverClosing) {
-            for (rule, ledger) in state.ledgers.iter().enumerate() {
-                let open = ledger.claims.iter().filter(|(_, claim)| !claim.closing);
-                steps.extend(open.map(|(&(pod, operation), _)| Step::Close {
-                    rule,
-                    pod,
-                    operation,
-                }));
-            }
-        }
+        request_steps(state, &replicas, steps);
+        self.closing_steps(state, steps);
         self.beside(state, steps);
-        for &replica in &replicas {
-            let r = &state.replicas[replica];
-            if r.knows < state.uid {
-                steps.push(Step::Learn { replica });
-            }
-            if r.position < state.pods.version {
-                steps.push(Step::Advance { replica });
-            }
-            if r.release.is_some() {
-                steps.push(Step::Land { replica });
-                continue;
-            }
-            for (rule, ledger) in state.ledgers.iter().enumerate() {
-                for &(pod, operation) in ledger.claims.keys() {
-                    steps.push(Step::Release {
-                        replica,
-                        rule,
-                        pod,
-                        operation,
-                    });
-                    steps.push(Step::Lapse {
-                        replica,
-                        rule,
-                        pod,
-                        operation,
-                    });
-                }
-            }
-        }
+        replica_steps(state, &replicas, steps);
         if self.lacks(Fault::TrustCachedClaim) && state.remembered.as_ref() != Some(&state.ledgers)
         {
             steps.push(Step::Remember);
         }
-        for (pod, p) in (0u8..)
-            .zip(state.pods.now())
-            .take(PODS)
-            .filter(|(_, p)| p.exists && !p.terminating)
-        {
-            if state.left.flaps > 0 && p.is_available() {
-                steps.push(Step::Flap { pod });
-            }
-            if p.starting.is_some() {
-                steps.push(Step::Start { pod });
-            } else if !p.ready {
-                steps.push(Step::Recover { pod });
-            }
-            let answers = self.mishaps.infeasible + self.mishaps.deferred > 0;
-            // Elsewhere it makes no difference.
-            if p.observed != p.spec && (answers || (self.mishaps.restarts > 0 && p.will_restart()))
-            {
-                steps.push(Step::Observe { pod });
-            }
-            if self.labels && p.label && !p.ready {
-                steps.push(Step::Unlabel { pod });
-            }
-            if self.labels && !p.label && p.ready {
-                steps.push(Step::Relabel { pod });
-            }
-            if p.will_restart() {
-                steps.push(Step::Stop { pod });
-                let unanswered = p.observed == p.spec && p.pending.is_none();
-                if unanswered && state.left.infeasible > 0 {
-                    steps.push(Step::Decline { pod });
-                }
-                if unanswered && state.left.deferred > 0 {
-                    steps.push(Step::Defer { pod });
-                }
-                if state.left.restarts > 0 && p.is_available() {
-                    steps.push(Step::Restart { pod });
-                }
-            }
-            if p.offline {
-                steps.push(Step::Finish { pod });
-            }
-            if p.left && state.left.rejoins > 0 {
-                steps.push(Step::Rejoin { pod });
-            }
-        }
+        self.pod_steps(state, steps);
     }
-
     fn next_state(&self, state: &State, step: Step) -> Option<State> {
         let mut next = state.clone();
         self.take(&mut next, step)?;

@@ -1,4 +1,4 @@
-//! The bounded worlds that are explored to their end, and the one in which each control fails.
+//! The bounded worlds that are explored completely, and the world in which each control fails.
 
 use operating::ledger::protocol::ClaimOperation::{self, Begin, Delete, Evict, InPlace, Leave};
 
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// The first rule is deleted and made again.
+    /// The first rule is deleted and created again.
     fn replaced(self) -> World {
         let mishaps = Mishaps {
             replaced: 1,
@@ -168,8 +168,23 @@ impl World {
     }
 }
 
-/// What every run explores. A request is an operation, its Pod, and how often it begins anew.
+/// The worlds that every run explores. A request is an operation, its Pod, and how often it begins anew.
 pub fn usual() -> Vec<World> {
+    let groups = [
+        operations_on_two_pods(),
+        operations_on_one_pod(),
+        pods_that_leave(),
+        two_rules(),
+        three_pods_or_replicas(),
+        endless_requests(),
+        late_in_place_changes(),
+        reused_names_and_moving_replicas(),
+    ];
+    groups.into_iter().flatten().collect()
+}
+
+/// One operation on each of two Pods.
+fn operations_on_two_pods() -> Vec<World> {
     let all = mishaps(1, 1, 1, 0);
     vec![
         world(PAIR, &[(Delete, 0, 1), (Delete, 1, 1)], all).split(),
@@ -185,7 +200,12 @@ pub fn usual() -> Vec<World> {
             &[(InPlace, 0, 0), (InPlace, 1, 0)],
             mishaps(1, 0, 0, 0),
         ),
-        // several operations on one Pod
+    ]
+}
+
+/// Several operations on one Pod.
+fn operations_on_one_pod() -> Vec<World> {
+    vec![
         world(
             PAIR,
             &[(Delete, 0, 1), (Evict, 0, 1), (Delete, 1, 0)],
@@ -228,7 +248,12 @@ pub fn usual() -> Vec<World> {
             mishaps(1, 0, 0, 0),
         )
         .crashing(),
-        // a Pod that leaves the management and comes back
+    ]
+}
+
+/// A Pod that leaves the management and comes back.
+fn pods_that_leave() -> Vec<World> {
+    vec![
         world(
             PAIR,
             &[(Leave, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
@@ -239,7 +264,12 @@ pub fn usual() -> Vec<World> {
             &[(Leave, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
             mishaps(0, 1, 0, 1),
         ),
-        // two rules: claims are taken in order, all or nothing
+    ]
+}
+
+/// Two rules over a Pod: claims are taken in order, all or none.
+fn two_rules() -> Vec<World> {
+    vec![
         world(
             CROSSING,
             &[(Evict, 0, 1), (Delete, 1, 0), (Delete, 2, 0)],
@@ -266,7 +296,12 @@ pub fn usual() -> Vec<World> {
             &[(Delete, 0, 0), (Evict, 1, 0), (Delete, 2, 0)],
             mishaps(1, 0, 0, 0),
         ),
-        // three Pods
+    ]
+}
+
+/// Three Pods, or three replicas.
+fn three_pods_or_replicas() -> Vec<World> {
+    vec![
         world(
             THREE,
             &[(Delete, 0, 0), (Begin, 1, 0), (Evict, 2, 0)],
@@ -282,9 +317,13 @@ pub fn usual() -> Vec<World> {
             &[(InPlace, 0, 0), (Delete, 1, 0), (Evict, 2, 0)],
             mishaps(0, 1, 0, 0),
         ),
-        // three replicas
         world(PAIR, &[(Delete, 0, 1), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).three_replicas(),
-        // requests that are refused behind the webhook, and sent again for ever
+    ]
+}
+
+/// Requests that are refused behind the webhook and sent again for ever.
+fn endless_requests() -> Vec<World> {
+    vec![
         world(
             PAIR,
             &[(Evict, 0, ENDLESS), (Delete, 1, 0)],
@@ -305,7 +344,12 @@ pub fn usual() -> Vec<World> {
             &[(Evict, 0, ENDLESS), (Delete, 1, 0), (Delete, 2, 0)],
             mishaps(0, 0, 0, 0),
         ),
-        // in-place changes that never happen, or late; the second is the change back
+    ]
+}
+
+/// In-place changes that never happen, or late; the second is the change back.
+fn late_in_place_changes() -> Vec<World> {
+    vec![
         world(
             PAIR,
             &[(InPlace, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
@@ -319,7 +363,12 @@ pub fn usual() -> Vec<World> {
         )
         .pending(0, 1)
         .one_replica(),
-        // names used again, of Pods and of rules
+    ]
+}
+
+/// Names of Pods and rules that are used again, and owners whose replicas move.
+fn reused_names_and_moving_replicas() -> Vec<World> {
+    vec![
         world(
             THREE,
             &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
@@ -327,12 +376,11 @@ pub fn usual() -> Vec<World> {
         )
         .namesake(),
         world(PAIR, &[(Delete, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).replaced(),
-        // owners whose replicas move
         world(PAIR, &[(Delete, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).rollout(),
     ]
 }
 
-/// What only the full run explores on top.
+/// The worlds that only the full run explores, in addition.
 pub fn more() -> Vec<World> {
     let all = mishaps(1, 1, 1, 0);
     vec![

@@ -21,10 +21,10 @@ pub struct State {
     /// The requests.
     pub requests: Vec<Request>,
     /// What may still go wrong.
-    pub left: Mishaps,
+    pub mishaps_left: Mishaps,
     /// Replicas of the two direct owners of the Pods, in a rollout.
     pub owners: [u8; 2],
-    /// Counts how often the first rule was deleted and made again.
+    /// Counts how often the first rule was deleted and created again.
     pub uid: u8,
     /// A claim was written again although it was closing.
     pub renewed: bool,
@@ -58,7 +58,7 @@ pub struct Release {
     pub position: u8,
 }
 
-/// A disruption that somebody wants.
+/// A request for a disruption.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// What.
@@ -223,7 +223,7 @@ impl State {
         }
     }
 
-    /// Visits every number of an attempt that somebody knows.
+    /// Visits every attempt number that a ledger, a request or a replica knows.
     fn attempts(&mut self, mut visit: impl FnMut(&mut u64)) {
         for claim in self.ledgers.iter_mut().flat_map(|l| l.claims.values_mut()) {
             visit(&mut claim.attempt);

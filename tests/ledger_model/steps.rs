@@ -18,14 +18,14 @@ impl World {
             Step::Begin { request } => self.begin(s, request),
             Step::Ask { request, replica } => return self.ask(s, request, replica, false),
             Step::AskAndLoseReply { request, replica } => {
-                s.left.lost -= 1;
+                s.mishaps_left.lost -= 1;
                 return self.ask(s, request, replica, true);
             }
             Step::Write { request } => self.write_claim(s, request),
             Step::Mark { request } => self.mark(s, request),
             Step::Commit { request } => self.commit(s, request),
             Step::Crash { request } => {
-                s.left.crashes -= 1;
+                s.mishaps_left.crashes -= 1;
                 s.requests[request].back.clear();
                 if s.requests[request].phase != Phase::Done {
                     again(s, request);
@@ -51,7 +51,7 @@ impl World {
                 }
             }),
             Step::Replace => {
-                s.left.replaced -= 1;
+                s.mishaps_left.replaced -= 1;
                 s.uid += 1;
                 s.ledgers[0] = Claims::default();
             }
@@ -59,12 +59,12 @@ impl World {
             Step::Shrink => s.owners[0] -= 1,
             Step::Grow => s.owners[1] += 1,
             Step::Defer { pod } => {
-                s.left.deferred -= 1;
+                s.mishaps_left.deferred -= 1;
                 s.pods
                     .write(pod, false, |p| p.pending = Some(Pending::Deferred));
             }
             Step::Decline { pod } => {
-                s.left.infeasible -= 1;
+                s.mishaps_left.infeasible -= 1;
                 s.pods
                     .write(pod, false, |p| p.pending = Some(Pending::Infeasible));
             }
@@ -89,12 +89,12 @@ impl World {
             Step::Land { replica } => self.land(s, replica),
             Step::Remember => s.remembered = Some(s.ledgers.clone()),
             Step::Flap { pod } => {
-                s.left.flaps -= 1;
+                s.mishaps_left.flaps -= 1;
                 s.pods.write(pod, false, |p| p.ready = false);
             }
             Step::Recover { pod } => s.pods.write(pod, false, |p| p.ready = true),
             Step::Restart { pod } => {
-                s.left.restarts -= 1;
+                s.mishaps_left.restarts -= 1;
                 s.pods.write(pod, false, |p| p.run += 1);
             }
             Step::Observe { pod } => s.pods.write(pod, false, |p| p.observed = p.spec),
@@ -111,8 +111,8 @@ impl World {
             }),
             Step::Finish { pod } => s.pods.write(pod, false, |p| p.offline = false),
             Step::Rejoin { pod } => {
-                s.left.rejoins -= 1;
-                s.pods.write(pod, false, |p| p.left = false);
+                s.mishaps_left.rejoins -= 1;
+                s.pods.write(pod, false, |p| p.unmanaged = false);
             }
         }
         Some(())
@@ -196,7 +196,7 @@ impl World {
             ClaimOperation::Delete | ClaimOperation::Evict if at_once => p.exists = false,
             ClaimOperation::Delete | ClaimOperation::Evict => p.terminating = true,
             ClaimOperation::Begin => p.offline = true,
-            ClaimOperation::Leave => p.left = true,
+            ClaimOperation::Leave => p.unmanaged = true,
             ClaimOperation::InPlace => (p.spec, p.pending) = (target, None),
             other => unreachable!("no world asks for {other:?}"),
         });
@@ -218,7 +218,7 @@ pub fn condition(operation: ClaimOperation, object: &Pod) -> Option<u8> {
     (operation != ClaimOperation::Evict).then_some(object.version)
 }
 
-/// The request has failed; it begins anew if somebody tries again.
+/// The request has failed. It begins anew if its client retries.
 pub fn again(s: &mut State, request: usize) {
     let r = &mut s.requests[request];
     r.phase = if r.retries > 0 {

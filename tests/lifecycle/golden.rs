@@ -154,19 +154,19 @@ fn golden_scenarios() {
         for (i, step) in scenario.steps.iter_mut().enumerate() {
             world.took_offline = false;
             let refused = act(&mut world, &step.action);
-            let seen = Step {
+            let actual = Step {
                 action: step.action.clone(),
                 labels: world.labels().join(" "),
                 condition: world.condition(),
                 takes_offline: world.took_offline,
                 refused,
             };
-            if seen != *step {
+            if actual != *step {
                 failures.push(format!(
-                    "{name} step {}: {seen:#?}\nexpected {step:#?}",
+                    "{name} step {}: {actual:#?}\nexpected {step:#?}",
                     i + 1
                 ));
-                *step = seen;
+                *step = actual;
             }
         }
         if update {

@@ -119,7 +119,7 @@ fn act(world: &mut World, action: &Action) {
 /// Types that have a permission, and types of IDs whose rules have passed.
 fn permissions(world: &World) -> (Vec<String>, Vec<String>) {
     let labels = &world.pod.metadata.labels;
-    let held = labels.keys().filter_map(|k| match Family::parse(k) {
+    let permitted = labels.keys().filter_map(|k| match Family::parse(k) {
         Some((Family::OperationPermission, type_)) => Some(type_.to_owned()),
         _ => None,
     });
@@ -129,7 +129,7 @@ fn permissions(world: &World) -> (Vec<String>, Vec<String>) {
         .collect();
     passed.sort();
     passed.dedup();
-    (held.collect(), passed)
+    (permitted.collect(), passed)
 }
 
 /// Operators finish what they may; everybody else does their part.
@@ -198,8 +198,8 @@ proptest! {
                 prop_assert!(world.took_offline, "{action:?} takes the Pod away unnoticed");
             }
             if !world.webhook_down && world.writes > before.writes {
-                let (held, passed) = permissions(&world);
-                prop_assert_eq!(held, passed, "{:?}", action);
+                let (permitted, passed) = permissions(&world);
+                prop_assert_eq!(permitted, passed, "{:?}", action);
             }
         }
     }
@@ -208,19 +208,19 @@ proptest! {
     fn controller_and_webhook_take_equal_steps(mut world in worlds(), actions in actions()) {
         for action in &actions {
             act(&mut world, action);
-            let mut missed = world.clone();
-            missed.webhook_down = true;
-            let mut seen = world.clone();
-            seen.webhook_down = false;
+            let mut unobserved = world.clone();
+            unobserved.webhook_down = true;
+            let mut observed = world.clone();
+            observed.webhook_down = false;
             // Rules that a step does not ask are asked by the webhook at once: without them both are alike.
-            for one in [&mut missed, &mut seen] {
-                one.held.extend(IDS.map(str::to_owned));
+            for world in [&mut unobserved, &mut observed] {
+                world.held.extend(IDS.map(str::to_owned));
                 for _ in 0..8 {
-                    one.reconcile();
+                    world.reconcile();
                 }
             }
-            prop_assert_eq!(missed.labels(), seen.labels(), "after {:?}: {:?}", action, world.labels());
-            prop_assert_eq!(missed.condition(), seen.condition());
+            prop_assert_eq!(unobserved.labels(), observed.labels(), "after {:?}: {:?}", action, world.labels());
+            prop_assert_eq!(unobserved.condition(), observed.condition());
         }
     }
 

@@ -1,4 +1,4 @@
-//! What users see where the lifecycle has gone wrong elsewhere (contract 10.1), by its number there.
+//! Situations in which Kuperator's lifecycle fails its users (contract 10.1), by the number of the quirk there.
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::LabelPatch;
@@ -534,7 +534,7 @@ fn begin_on_unavailable_pod_takes_nothing_off_traffic() {
     assert!(!world.took_offline);
 }
 
-/// Found by a walk: somebody had written `service-available` while a new Pod was yet to be Ready for `minReadySeconds`.
+/// A user writes `service-available` before a new Pod has been Ready for `minReadySeconds`.
 #[test]
 fn label_of_new_pod_is_removed_when_it_becomes_available() {
     for mark in [keys::CREATING, keys::COMPLETING] {

@@ -1,4 +1,4 @@
-//! Writes that are refused, each with its field and what to do instead; and forged labels that get nowhere.
+//! Writes that are refused, each with its field and the remedy; and forged labels, which have no effect.
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::{LifecycleWrite, Phase, Stage, validate};

@@ -1,4 +1,4 @@
-//! One managed Pod with all who act on it: operators, webhook, controller, kubelet, a cooperator.
+//! One managed Pod and all who act on it: operators, webhook, controller, kubelet, a cooperator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ pub struct World {
     pub webhook_down: bool,
     /// IDs for which rules do not pass.
     pub held: BTreeSet<String>,
-    /// IDs that admission holds although the controller saw their rules pass: somebody else took the budget.
+    /// IDs that admission holds although the controller saw their rules pass, because another request took the budget.
     pub denied: BTreeSet<String>,
     /// Whether a write since this was reset took the Pod out of the count of available ones.
     pub took_offline: bool,
@@ -94,13 +94,13 @@ impl World {
         let mut new = self.pod.clone();
         change(&mut new);
         if !self.webhook_down {
-            let seen = if new.spec == self.pod.spec {
+            let observed = if new.spec == self.pod.spec {
                 &new
             } else {
                 &self.pod
             };
             let lost = !self.pod.is_available() && !is_held_offline(&self.pod);
-            let record = restarts::restarts_after_write(&self.pod, &new, seen, lost, self.now)
+            let record = restarts::restarts_after_write(&self.pod, &new, observed, lost, self.now)
                 .annotation_value();
             let annotations = &mut new.metadata.annotations;
             annotations.remove(keys::AWAITS_RESTART);
@@ -259,7 +259,7 @@ impl World {
         short(&self.pod.metadata.labels)
     }
 
-    /// Those that belong to one ID.
+    /// The labels that belong to an ID.
     pub fn labels_of(&self, id: &str) -> Vec<String> {
         self.labels()
             .into_iter()

@@ -1,4 +1,4 @@
-//! An API server that lists objects page by page, and never sends an event.
+//! An API server that lists objects in pages and never sends an event.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -31,9 +31,9 @@ impl Api {
     /// A client, and the largest number that `measure` gave before a page was made.
     pub fn client(self, measure: fn() -> usize) -> (Client, Arc<AtomicUsize>) {
         let most = Arc::new(AtomicUsize::new(0));
-        let seen = Arc::clone(&most);
+        let peak = Arc::clone(&most);
         let service = tower::service_fn(move |request: Request<Body>| {
-            seen.fetch_max(measure(), Ordering::Relaxed);
+            peak.fetch_max(measure(), Ordering::Relaxed);
             let body = self.answer(&request);
             async move { Ok::<_, Infallible>(Response::new(body)) }
         });

@@ -89,25 +89,25 @@ fn weigh(path: &'static str, count: usize, object: fn(usize) -> serde_json::Valu
 fn cached_objects_weigh_what_is_recorded() {
     listed(Api::default()); // whatever is set up once
     let mut wrong = Vec::new();
-    for (what, path, object, recorded) in objects::ALL {
+    for (kind, path, object, recorded) in objects::ALL {
         let Weight { kept, peak } = weigh(path, COUNT, object);
-        println!("{what}: {kept} bytes kept, {peak} at most while listing; {recorded} recorded");
+        println!("{kind}: {kept} bytes kept, {peak} at most while listing; {recorded} recorded");
         if kept.abs_diff(recorded) * 10 > recorded {
-            wrong.push(format!("{what}: {kept} bytes, not {recorded}"));
+            wrong.push(format!("{kind}: {kept} bytes, not {recorded}"));
         }
         // Between two pages nothing is there but what is kept, and room for more of it: neither the text of a page, nor parts
         // of objects that are dropped later.
         if peak * 2 > kept * 3 {
             wrong.push(format!(
-                "{what}: {peak} bytes while listing, of which {kept} are kept"
+                "{kind}: {peak} bytes while listing, of which {kept} are kept"
             ));
         }
     }
-    for (what, path, object) in objects::HOSTILE {
+    for (kind, path, object) in objects::HOSTILE {
         let kept = weigh(path, HOSTILE, object).kept;
-        println!("{what}: {kept} bytes kept");
+        println!("{kind}: {kept} bytes kept");
         if kept > HOSTILE_KEPT {
-            wrong.push(format!("{what}: {kept} bytes, more than {HOSTILE_KEPT}"));
+            wrong.push(format!("{kind}: {kept} bytes, more than {HOSTILE_KEPT}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,4 +1,4 @@
-//! Objects as an API server sends them, as far as their size matters.
+//! Objects as an API server sends them, with realistic sizes.
 
 use operating::api::keys;
 use serde_json::{Value, json};

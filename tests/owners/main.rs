@@ -1,5 +1,5 @@
-//! Rules hold whoever owns the Pods and whatever a tenant does: a part of `cargo xtask matrix` and of `cargo xtask
-//! soak`.
+//! Rules hold for every kind of owner and for every action of a tenant. These tests are a part of `cargo xtask matrix`
+//! and of `cargo xtask soak`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::Path;

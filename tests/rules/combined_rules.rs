@@ -77,7 +77,7 @@ async fn pod_held_by_endpoint_uses_no_budget() {
     scope.begin(&pods[1], "x").await.unwrap();
     scope.until_let_go(&pods[1], "x").await;
 
-    // No room is left: whoever waits behind is not asked about, and who is is not let go.
+    // The budget is used up: no call is made about the Pods that wait for it, and none of them passes.
     scope
         .label(&pods[2], json!({"asked": "yes"}))
         .await

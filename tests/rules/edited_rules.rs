@@ -1,4 +1,4 @@
-//! What an edit of a rule object means for the answers that its endpoints have given.
+//! Which answers of endpoints an edit of the rule object voids.
 
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::helpers::{RuleScope, ask, webhook_status};
 #[tokio::test]
 async fn editing_a_neighbour_keeps_answers_and_tasks() {
     let scope = Bed::shared().await.scope("neighbour").await;
-    let server = RuleServer::start(|heard| match heard.method.as_str() {
+    let server = RuleServer::start(|request| match request.method.as_str() {
         "POST" => Reply::task("t"),
         _ => Reply::Json(json!({"success": true, "message": "at work"})),
     })

@@ -1,5 +1,5 @@
-//! Endpoints that fail, in every way: with failurePolicy Fail the Pods wait with the reason and go once it is mended,
-//! with Ignore they pass, and the history says why.
+//! Endpoints that fail in every way: with failurePolicy Fail the Pods wait with the reason, and proceed once the
+//! endpoint works; with Ignore they pass, and the history names the reason.
 
 use kube::ResourceExt;
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
@@ -169,7 +169,7 @@ async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
         assert!(waits(&pod, "x"), "{name}: {:?}", pod.labels());
     }
     assert_eq!(server.asked().len(), 0);
-    // A bundle that is mended is used from then on (contract Q11: it is the root of trust).
+    // A corrected bundle is used from then on (contract Q11: it is the root of trust).
     let config = json!({"caBundle": server.ca_bundle});
     scope
         .edit_rule("untrusted", json!({"webhook": {"clientConfig": config}}))
@@ -209,7 +209,7 @@ async fn unresolvable_parameter_path_holds_pods_of_its_rule() {
 #[tokio::test]
 async fn tasks_without_an_id_or_a_place_to_poll_hold() {
     let scope = Bed::shared().await.scope("tasks").await;
-    let server = RuleServer::start(|heard| match &heard.target[..] {
+    let server = RuleServer::start(|request| match &request.target[..] {
         "/check" => Reply::Json(json!({"success": true, "poll": true})),
         _ => Reply::task("t"),
     })

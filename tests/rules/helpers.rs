@@ -1,4 +1,4 @@
-//! What several of these tests look for.
+//! Functions that several of these tests use.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

@@ -1,4 +1,4 @@
-//! failurePolicy Ignore lets a Pod pass whose own call failed, and no other.
+//! failurePolicy Ignore passes only a Pod whose own call failed.
 
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
@@ -18,7 +18,7 @@ fn ignoring() -> serde_json::Value {
 #[tokio::test]
 async fn failing_polls_let_no_other_pod_pass_unasked() {
     let scope = Bed::shared().await.scope("lost-task").await;
-    let server = RuleServer::start(|heard| match &heard.names()[..] {
+    let server = RuleServer::start(|request| match &request.names()[..] {
         [] => Reply::Raw(404, "", String::new()), // a poll
         [name] if name == "long" => Reply::task("t"),
         _ => Reply::refuse("not you"),
@@ -44,7 +44,7 @@ async fn failing_polls_let_no_other_pod_pass_unasked() {
 #[tokio::test]
 async fn wrong_url_path_passes_no_pod_of_another_rule() {
     let scope = Bed::shared().await.scope("wrong-path").await;
-    let server = RuleServer::start(|heard| match &heard.target[..] {
+    let server = RuleServer::start(|request| match &request.target[..] {
         "/wrong" => Reply::Raw(404, "", String::new()),
         _ => Reply::refuse("not you"),
     })

@@ -1,4 +1,4 @@
-//! webhook rules that are answered at once.
+//! webhook rules whose endpoint answers at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,19 +34,19 @@ async fn endpoint_is_called_once_per_pod_and_passes_it() {
         scope.until_let_go(pod, "x").await;
         assert_eq!(server.times(pod), 1, "{pod}");
     }
-    for heard in server.asked() {
-        assert_eq!(heard.target, "/check");
-        assert_eq!(heard.body["ruleName"], "ask");
-        assert_eq!(heard.body.get("stage"), None, "the spec does not say one");
-        assert!(heard.body["traceId"].as_str().unwrap().len() == 36);
-        let resource = &heard.body["resources"][0];
+    for request in server.asked() {
+        assert_eq!(request.target, "/check");
+        assert_eq!(request.body["ruleName"], "ask");
+        assert_eq!(request.body.get("stage"), None, "the spec does not say one");
+        assert!(request.body["traceId"].as_str().unwrap().len() == 36);
+        let resource = &request.body["resources"][0];
         assert_eq!(
             (&resource["apiVersion"], &resource["kind"]),
             (&json!("core/v1"), &json!("Pod"))
         );
-        let mut sorted = heard.names();
+        let mut sorted = request.names();
         sorted.sort();
-        assert_eq!(heard.names(), sorted);
+        assert_eq!(request.names(), sorted);
     }
 }
 
@@ -166,7 +166,7 @@ async fn at_rest_nothing_is_asked_or_written() {
             },
         )
         .await;
-    let look = async || {
+    let state = async || {
         let version = scope
             .rules()
             .get("web")
@@ -176,10 +176,10 @@ async fn at_rest_nothing_is_asked_or_written() {
             .resource_version;
         (version, server.heard().len())
     };
-    let mut before = look().await;
+    let mut before = state().await;
     wait::until("three seconds of rest", async || {
         tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-        let now = look().await;
+        let now = state().await;
         std::mem::replace(&mut before, now.clone()) == now
     })
     .await;

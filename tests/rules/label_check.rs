@@ -1,4 +1,4 @@
-//! labelCheck.
+//! Rules of kind labelCheck.
 
 use kube::ResourceExt;
 use operating::api::keys::{self, Family};
@@ -27,8 +27,8 @@ async fn pod_with_required_labels_passes_in_its_begin_request() {
         .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
         .await;
     scope.label(&pods[0], json!({"fit": "yes"})).await.unwrap();
-    let held = scope.begin(&pods[1], "x").await.unwrap();
-    assert!(waits(&held, "x"), "{:?}", held.labels());
+    let waiting = scope.begin(&pods[1], "x").await.unwrap();
+    assert!(waits(&waiting, "x"), "{:?}", waiting.labels());
     // In a dry-run no controller can have helped. A replica that has not seen the rule yet holds.
     wait::until("a begin that is let go at once", async || {
         let begun = scope.dry_begin(&pods[0], "x").await;
@@ -74,8 +74,8 @@ async fn post_check_holds_the_way_back() {
             reason(s, &pods[0], "PostCheck", "done").is_some()
         })
         .await;
-    let held = scope.get(&pods[0]).await;
-    assert!(held.labels().contains_key(&Family::PostCheck.key("x")));
+    let waiting = scope.get(&pods[0]).await;
+    assert!(waiting.labels().contains_key(&Family::PostCheck.key("x")));
     scope.label(&pods[0], json!({"done": "yes"})).await.unwrap();
     scope.until_idle(&pods[0]).await;
 }
@@ -119,24 +119,24 @@ async fn filter_disabled_and_the_skip_annotation_let_pass() {
 #[tokio::test]
 async fn rules_end_at_their_namespace() {
     let bed = Bed::shared().await;
-    let (here, there) = (
+    let (other_namespace, ruled_namespace) = (
         bed.scope("labels-here").await,
         bed.scope("labels-there").await,
     );
-    for scope in [&here, &there] {
+    for scope in [&other_namespace, &ruled_namespace] {
         scope.pod("web", json!({})).await;
         scope.until_idle("web").await;
     }
-    there
+    ruled_namespace
         .ruled("web", json!([check("fit", "fit", json!({}))]))
         .await;
-    there
+    ruled_namespace
         .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
         .await;
-    there.begin("web", "x").await.unwrap();
-    here.begin("web", "x").await.unwrap();
-    here.until_let_go("web", "x").await;
-    let pod = there.get("web").await;
+    ruled_namespace.begin("web", "x").await.unwrap();
+    other_namespace.begin("web", "x").await.unwrap();
+    other_namespace.until_let_go("web", "x").await;
+    let pod = ruled_namespace.get("web").await;
     assert!(waits(&pod, "x"), "{:?}", pod.labels());
 }
 

@@ -1,4 +1,4 @@
-//! webhook rules whose endpoint takes its time.
+//! webhook rules whose endpoint answers with a task and is polled.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ use crate::helpers::{RuleScope, ask, waits, webhook_status};
 
 const RUNNING: &str = "still running";
 
-/// Starts a task on each POST, and says of each that it runs.
-fn running(heard: &Heard) -> Reply {
-    match heard.method.as_str() {
+/// Starts a task on each POST, and answers each poll that the task runs.
+fn running(request: &Heard) -> Reply {
+    match request.method.as_str() {
         "POST" => Reply::task("task 1&2"),
         _ => Reply::Json(json!({"success": true, "message": RUNNING})),
     }
@@ -44,8 +44,8 @@ async fn a_task_is_polled_until_all_have_passed() {
     );
 
     let first = pods[0].clone();
-    server.answer(move |heard| match heard.method.as_str() {
-        "POST" => running(heard),
+    server.answer(move |request| match request.method.as_str() {
+        "POST" => running(request),
         _ => Reply::Json(
             json!({"success": true, "message": "half", "finishedNames": [first, "stranger"]}),
         ),
@@ -84,8 +84,8 @@ async fn stopped_and_endless_tasks_are_requested_anew() {
     wait::until("a second POST", async || server.times(&pods[0]) > 1).await;
     assert!(waits(&scope.get(&pods[0]).await, "x"));
 
-    server.answer(|heard| match heard.method.as_str() {
-        "POST" => running(heard),
+    server.answer(|request| match request.method.as_str() {
+        "POST" => running(request),
         _ => Reply::Json(json!({"success": false, "stop": true, "message": "given up"})),
     });
     scope
@@ -101,7 +101,7 @@ async fn stopped_and_endless_tasks_are_requested_anew() {
 
 #[tokio::test]
 async fn polls_that_fail_are_repeated() {
-    let server = RuleServer::start(|heard| match heard.method.as_str() {
+    let server = RuleServer::start(|request| match request.method.as_str() {
         "POST" => Reply::task("t"),
         _ => Reply::Close,
     })
@@ -199,13 +199,13 @@ async fn next_leader_continues_poll_without_repeating_calls() {
             json!([ask(config, json!({"failurePolicy": "Fail"}))]),
         )
         .await;
-    // One has passed and can't be let go yet, for the other rule; two are in a task.
+    // One Pod has passed this rule and still waits for the other rule. Two Pods are in a task.
     let first = pods[0].clone();
-    server.answer(move |heard| match heard.method.as_str() {
+    server.answer(move |request| match request.method.as_str() {
         "POST" => Reply::Json(
             json!({"success": true, "poll": true, "taskId": "t", "finishedNames": [first]}),
         ),
-        _ => running(heard),
+        _ => running(request),
     });
     for pod in &pods {
         scope.begin(pod, "x").await.unwrap();
@@ -222,7 +222,7 @@ async fn next_leader_continues_poll_without_repeating_calls() {
         bed.leader().await != leader && server.polls().len() > polls + 1
     })
     .await;
-    server.answer(|heard| match heard.method.as_str() {
+    server.answer(|request| match request.method.as_str() {
         "POST" => Reply::refuse("asked twice"),
         _ => Reply::Json(json!({"success": true, "finished": true})),
     });

@@ -1,4 +1,4 @@
-//! Calls that wait for a place, while others are slow.
+//! Calls that wait for a permit while other calls are slow.
 
 use std::sync::Arc;
 
@@ -16,11 +16,13 @@ const AT_ONCE: usize = 4;
 async fn no_endpoint_is_asked_about_an_operation_that_is_over() {
     let scope = Bed::shared().await.scope("queued").await;
     let slow = Arc::new(Notify::new());
-    let told = Arc::clone(&slow);
-    let server = RuleServer::start(move |heard| match heard.names()[0].starts_with("slow") {
-        true => Reply::CloseAfter(Arc::clone(&told)),
-        false => Reply::pass(),
-    })
+    let answer_now = Arc::clone(&slow);
+    let server = RuleServer::start(
+        move |request| match request.names()[0].starts_with("slow") {
+            true => Reply::CloseAfter(Arc::clone(&answer_now)),
+            false => Reply::pass(),
+        },
+    )
     .await;
     let begin = async |name: &str| {
         scope.pod(name, json!({})).await;

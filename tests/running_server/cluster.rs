@@ -1,4 +1,4 @@
-//! A plane of its own, since what is installed bears on all of it, and a few shortcuts.
+//! A plane for one test, because installed objects affect the whole plane, and functions that several tests use.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -75,9 +75,9 @@ impl Cluster {
     pub async fn kubectl(&self, args: &[&str]) -> String {
         let running = tokio::time::timeout(KUBECTL_PATIENCE, self.plane.ask_kubectl(args));
         let Ok(output) = running.await else {
-            let left = self.going().await;
+            let terminating = self.going().await;
             panic!(
-                "kubectl {args:?} did not end within {KUBECTL_PATIENCE:?}; what is going:\n{left}"
+                "kubectl {args:?} did not end within {KUBECTL_PATIENCE:?}; what is going:\n{terminating}"
             );
         };
         output.success().out
@@ -191,15 +191,15 @@ impl Cluster {
         let ours = crds.items.iter().map(|crd| crd.name_any());
         let ours: Vec<_> = ours.filter(|name| name.ends_with(keys::GROUP)).collect();
         assert_eq!(ours, Vec::<String>::new());
-        let home: Api<Namespace> = Api::all(self.client());
-        assert_eq!(home.get_opt(names::NAMESPACE).await.unwrap(), None);
+        let namespaces: Api<Namespace> = Api::all(self.client());
+        assert_eq!(namespaces.get_opt(names::NAMESPACE).await.unwrap(), None);
         let access = ["get", "clusterroles,clusterrolebindings", "-o", "name"];
-        let left = self.kubectl(&access).await;
+        let roles = self.kubectl(&access).await;
         // The plane has roles of its own.
-        let left = left
+        let roles = roles
             .lines()
             .filter(|l| l.contains("/operating") && !l.contains("/operating-plane:"));
-        let left: Vec<_> = left.collect();
-        assert_eq!(left, Vec::<&str>::new());
+        let roles: Vec<_> = roles.collect();
+        assert_eq!(roles, Vec::<&str>::new());
     }
 }

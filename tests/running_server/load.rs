@@ -1,4 +1,5 @@
-//! Label edits of managed Pods under a rule, without a pause. Each is reviewed twice, and fails when a review does.
+//! Label edits of managed Pods under a rule, without a pause. The API server sends each edit to two webhooks, and the
+//! edit fails when a review fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,12 +20,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Load {
     pub pods: Api<Pod>,
-    seen: Arc<Seen>,
+    outcomes: Arc<Outcomes>,
     _running: JoinSet<()>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct Outcomes {
     edits: AtomicUsize,
     failures: Mutex<Vec<String>>,
 }
@@ -33,7 +34,7 @@ impl Load {
     /// Creates the Pods, which no node runs, and begins.
     pub async fn start(client: Client, namespace: &str) -> Load {
         let pods: Api<Pod> = Api::namespaced(client, namespace);
-        let seen = Arc::<Seen>::default();
+        let outcomes = Arc::<Outcomes>::default();
         let mut running = JoinSet::new();
         for name in (0..PODS).map(|i| format!("load-{i}")) {
             let pod = serde_json::from_value(json!({
@@ -42,11 +43,11 @@ impl Load {
             }));
             let created = pods.create(&PostParams::default(), &pod.unwrap()).await;
             created.unwrap();
-            running.spawn(edit(pods.clone(), name, seen.clone()));
+            running.spawn(edit(pods.clone(), name, outcomes.clone()));
         }
         let load = Load {
             pods,
-            seen,
+            outcomes,
             _running: running,
         };
         load.more(10 * PODS).await;
@@ -61,12 +62,12 @@ impl Load {
 
     /// Edits so far.
     pub fn edits(&self) -> usize {
-        self.seen.edits.load(Ordering::Relaxed)
+        self.outcomes.edits.load(Ordering::Relaxed)
     }
 
     /// What went wrong so far, and forgets it.
     pub fn take_failures(&self) -> Vec<String> {
-        std::mem::take(&mut self.seen.failures.lock().unwrap())
+        std::mem::take(&mut self.outcomes.failures.lock().unwrap())
     }
 
     /// The Pods are all there and nobody has replaced or ended them.
@@ -79,7 +80,7 @@ impl Load {
     }
 }
 
-async fn edit(pods: Api<Pod>, name: String, seen: Arc<Seen>) {
+async fn edit(pods: Api<Pod>, name: String, outcomes: Arc<Outcomes>) {
     for count in 0_usize.. {
         let change = json!({"metadata": {"labels": {"edit": count.to_string()}}});
         let edited = pods
@@ -87,9 +88,9 @@ async fn edit(pods: Api<Pod>, name: String, seen: Arc<Seen>) {
             .await;
         if let Err(error) = edited {
             let failure = format!("{:?} {name} {error}", std::time::SystemTime::now());
-            seen.failures.lock().unwrap().push(failure);
+            outcomes.failures.lock().unwrap().push(failure);
         }
-        seen.edits.fetch_add(1, Ordering::Relaxed);
+        outcomes.edits.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(PAUSE).await;
     }
 }

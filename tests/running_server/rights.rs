@@ -1,5 +1,5 @@
-//! The server works with the rights that `operating install` gives it for what is switched on, and asks for nothing more.
-//! No right is given that no part of this test uses, but for those listed here with their use.
+//! The server works with exactly the rights that `operating install` gives it for the enabled features. Every right is
+//! used in this test, except the rights listed here with their use.
 
 use std::collections::BTreeSet;
 
@@ -179,23 +179,7 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
         assert!(refused.is_empty(), "{parts:?}: {refused:#?}");
         let now: BTreeSet<Right> = ours.iter().filter_map(|event| right(event)).collect();
         assert!(now.len() > 20, "{now:?}");
-        let has =
-            |verb: &str, resource: &str| now.iter().any(|(v, _, r)| v == verb && r == resource);
-        assert_eq!(has("create", "pods"), collasets, "{parts:?}");
-        assert_eq!(
-            has("create", "persistentvolumeclaims"),
-            collasets,
-            "{parts:?}"
-        );
-        assert_eq!(has("watch", "controllerrevisions"), collasets, "{parts:?}");
-        assert_eq!(
-            has("delete", "pods"),
-            collasets || grace_delete,
-            "{parts:?}"
-        );
-        assert_eq!(has("create", "pods/eviction"), grace_delete, "{parts:?}");
-        let secrets = now.iter().any(|(_, _, r)| r == "secrets");
-        assert_eq!(secrets, certificates_kept, "{parts:?}");
+        assert_rights_follow_features(parts, &now);
         used.extend(now);
     }
     let unused: Vec<_> = granted()
@@ -207,6 +191,34 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
         unused.is_empty(),
         "used: {used:#?}\ngiven and not used: {unused:?}"
     );
+}
+
+/// The server uses the rights of a feature only while the feature is enabled.
+fn assert_rights_follow_features(parts: EnabledFeatures, now: &BTreeSet<Right>) {
+    let has = |verb: &str, resource: &str| now.iter().any(|(v, _, r)| v == verb && r == resource);
+    assert_eq!(has("create", "pods"), parts.collasets, "{parts:?}");
+    assert_eq!(
+        has("create", "persistentvolumeclaims"),
+        parts.collasets,
+        "{parts:?}"
+    );
+    assert_eq!(
+        has("watch", "controllerrevisions"),
+        parts.collasets,
+        "{parts:?}"
+    );
+    assert_eq!(
+        has("delete", "pods"),
+        parts.collasets || parts.grace_delete,
+        "{parts:?}"
+    );
+    assert_eq!(
+        has("create", "pods/eviction"),
+        parts.grace_delete,
+        "{parts:?}"
+    );
+    let secrets = now.iter().any(|(_, _, r)| r == "secrets");
+    assert_eq!(secrets, parts.certificates, "{parts:?}");
 }
 
 /// Every right in the tables but the reads of `scale` of any kind.
@@ -261,15 +273,15 @@ async fn until_granted(cluster: &Cluster, parts: EnabledFeatures) {
         ("update", "secrets", names::SECRET, parts.certificates),
     ] {
         let mut review = SubjectAccessReview::default();
-        let (home, account) = (names::NAMESPACE, names::SERVICE_ACCOUNT);
-        review.spec.user = Some(format!("system:serviceaccount:{home}:{account}"));
+        let (namespace, account) = (names::NAMESPACE, names::SERVICE_ACCOUNT);
+        review.spec.user = Some(format!("system:serviceaccount:{namespace}:{account}"));
         let group = if resource == "leases" {
             "coordination.k8s.io"
         } else {
             ""
         };
         review.spec.resource_attributes = Some(ResourceAttributes {
-            namespace: Some(home.to_owned()),
+            namespace: Some(namespace.to_owned()),
             group: Some(group.to_owned()),
             resource: Some(resource.to_owned()),
             name: Some(name.to_owned()),

@@ -1,4 +1,5 @@
-//! `operating serve --install`, three at once on a bare API server; replicas that come and go; and away again.
+//! `operating serve --install`, three replicas at once on a bare API server; replicas that start and end; and the
+//! removal.
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Secret;

@@ -1,4 +1,4 @@
-//! Bodies that are no review, too large or too slow, and what of them reaches the logs.
+//! Bodies that are no review, too large or too slow, and which part of them the logs contain.
 
 use std::cell::RefCell;
 use std::io::Write;

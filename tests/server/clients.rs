@@ -1,4 +1,4 @@
-//! Only API servers call: client certificates.
+//! Client certificates: only API servers may call.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Panics, deadlines and overload: each is answered, and what is never held passes.
+//! Panics, deadlines and overload: each review gets an answer, and requests that no rule covers pass.
 
 use operating::server::Limits;
 use serde_json::json;
@@ -9,16 +9,16 @@ use super::rig::{call, review, rig, verdict};
 async fn a_panic_answers_its_review_and_kills_nothing() {
     let rig = rig(Limits::default()).await;
     let mut sender = rig.h1().await;
-    let held = verdict(
+    let denied = verdict(
         sender
             .send_request(call("/pods", review("panic-1")))
             .await
             .unwrap(),
     )
     .await;
-    assert_eq!(held["allowed"], false);
+    assert_eq!(denied["allowed"], false);
     assert_eq!(
-        held["status"]["message"],
+        denied["status"]["message"],
         "the review ended in an internal error"
     );
     let free = verdict(

@@ -1,4 +1,4 @@
-//! Floods: connections that say nothing, bodies that never end, calls that are nobody's.
+//! Floods: silent connections, bodies that never end, calls without an accepted client.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::rig::{Rig, Sender, call, review, rig, text, verdict};
 const STRANGER: &str = "127.0.0.2";
 const API_SERVER: &str = "127.0.0.1";
 
-/// Few places, and nobody is let go for being slow.
+/// Few connection slots, and no client is disconnected because it is slow.
 fn patient() -> Limits {
     let long = Duration::from_secs(600);
     Limits {
@@ -219,7 +219,7 @@ async fn bodies_held_open_deny_nobody() {
         assert_eq!(verdict(answer).await["allowed"], true);
     }
     // Whoever has had a verdict may hold bodies open as well.
-    let mut held = Vec::new();
+    let mut open_streams = Vec::new();
     for _ in 0..6 {
         let mut stream = tls(&rig, STRANGER).await;
         let good = review("allow").to_string();
@@ -230,7 +230,7 @@ async fn bodies_held_open_deny_nobody() {
         stream.write_all(head.as_bytes()).await.unwrap();
         assert_ne!(stream.read(&mut [0; 4096]).await.unwrap(), 0);
         held_open(&mut stream, 30_000).await;
-        held.push(stream);
+        open_streams.push(stream);
         let answer = sender.send_request(call("/pods", &large)).await.unwrap();
         assert_eq!(verdict(answer).await["allowed"], true);
     }

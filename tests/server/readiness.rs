@@ -1,4 +1,4 @@
-//! `/readyz` tells the truth about the webhook listener.
+//! `/readyz` reports the state of the webhook listener.
 
 use operating::server::Limits;
 use operating::tasks::Supervisor;

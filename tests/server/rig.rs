@@ -1,4 +1,4 @@
-//! A server on a loopback port, a certificate authority, and clients that a test can steer byte by byte.
+//! A server on a loopback port, a certificate authority, and clients that a test controls byte by byte.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

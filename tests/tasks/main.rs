@@ -50,7 +50,7 @@ fn strike(bed: &Bed, index: usize, task: &str, fault: &str) {
 }
 
 /// Strikes, and returns when the replica has ended for that reason, not ready any more before.
-async fn ends(bed: &Bed, index: usize, task: &str, fault: &str, what: &str) {
+async fn ends(bed: &Bed, index: usize, task: &str, fault: &str, reason: &str) {
     strike(bed, index, task, fault);
     let is_silent = task.ends_with("listener");
     if !is_silent {
@@ -63,7 +63,7 @@ async fn ends(bed: &Bed, index: usize, task: &str, fault: &str, what: &str) {
             }
             assert_eq!(
                 (code, text),
-                (500, format!("[-] {task} {what}\nnot alive\n"))
+                (500, format!("[-] {task} {reason}\nnot alive\n"))
             );
             true
         })
@@ -71,7 +71,7 @@ async fn ends(bed: &Bed, index: usize, task: &str, fault: &str, what: &str) {
         let (code, text) = bed.get(index, "/readyz").await.unwrap();
         assert_eq!(code, 503, "{text}");
         assert!(
-            text.contains(&format!("[-] life: {task} {what}\n")),
+            text.contains(&format!("[-] life: {task} {reason}\n")),
             "{text}"
         );
     }
@@ -79,7 +79,7 @@ async fn ends(bed: &Bed, index: usize, task: &str, fault: &str, what: &str) {
     let last = log.lines().last().unwrap_or_default();
     assert_eq!(
         (code, last),
-        (Some(1), &*format!("error: {task} {what}")),
+        (Some(1), &*format!("error: {task} {reason}")),
         "{log}"
     );
     bed.restart(index).await;
@@ -132,8 +132,8 @@ async fn task_panic_ends_its_replica_and_breaks_no_rule() {
             let ended = ended.map(|(index, task)| ends(&bed, index, task, "panic", panicked));
             futures::future::join_all(ended).await;
         }
-        let what = "ended although nothing has stopped it";
-        ends(&bed, 0, "the watch of pods", "end", what).await;
+        let reason = "ended although nothing has stopped it";
+        ends(&bed, 0, "the watch of pods", "end", reason).await;
     })
     .await;
     scope.all_available("app=web", 6).await;
@@ -152,11 +152,11 @@ async fn watchdog_reports_blocked_runtime_and_other_replicas_continue() {
     for task in TASKS.iter().filter(|task| **task != "the watchdog") {
         strike(&bed, blocked, task, "block");
     }
-    let told = async |text: &str| {
+    let until_logged = async |text: &str| {
         wait::until(text, async || bed.log_of(blocked).contains(text)).await;
     };
     disrupted(&scope, async {
-        told("stands still probe=\"runtime\" why=\"no task has run for").await;
+        until_logged("stands still probe=\"runtime\" why=\"no task has run for").await;
         assert_eq!(bed.get(blocked, "/livez").await, None);
         wait::until("another leader", async || bed.leader().await != blocked).await;
     })
@@ -164,7 +164,7 @@ async fn watchdog_reports_blocked_runtime_and_other_replicas_continue() {
     for task in TASKS.iter().filter(|task| **task != "the watchdog") {
         strike(&bed, blocked, task, "");
     }
-    told("moves again probe=\"runtime\"").await;
+    until_logged("moves again probe=\"runtime\"").await;
     wait::until("an answer", async || {
         let answer = bed.get(blocked, "/readyz").await;
         answer.is_some_and(|(code, _)| code == 200)

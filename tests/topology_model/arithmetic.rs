@@ -90,7 +90,7 @@ impl View<'_> {
         self.slots.iter().filter(|slot| !slot.extra).count()
     }
 
-    /// Where this Pod is, by its label or by what its owner says of all its Pods.
+    /// The zone of this Pod, by its label or by the zone that its owner gives all its Pods.
     pub fn place(&self, slot: usize) -> Place {
         let pod = &self.pods[slot];
         let own = self.slots[slot];
@@ -204,11 +204,11 @@ impl Ledger {
         if other_turn && !self.claims.contains_key(&ask.key) && !view.lacks(Fault::TurnIgnored) {
             return false;
         }
-        let here = |loss: Loss| {
+        let is_here = |loss: Loss| {
             loss.place == place
                 || loss.place == Place::Unknown && view.lacks(Fault::UnknownTakenForHere)
         };
-        if !view.losses(group).all(here) {
+        if !view.losses(group).all(is_here) {
             return false;
         }
         if !self.leaves_enough(view, ask.key) && !view.lacks(Fault::NoMaximum) {
@@ -236,8 +236,9 @@ impl Ledger {
         let pod = &view.pods[usize::from(slot)];
         let holds = self.claims.keys().any(|key| (key.0, key.1) == (slot, uid));
         let counted = pod.is == Is::Up && pod.uid == uid && !holds;
-        let left = self.unclaimed(view) - usize::from(counted);
-        view.max.is_none_or(|max| left + max >= view.expected())
+        let remaining = self.unclaimed(view) - usize::from(counted);
+        view.max
+            .is_none_or(|max| remaining + max >= view.expected())
     }
 
     /// Takes a claim away on evidence that rests on a Pod event.

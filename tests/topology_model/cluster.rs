@@ -1,4 +1,4 @@
-//! The Pods, and what owners, the scheduler, the kubelet and fate do to them.
+//! The Pods, and what owners, the scheduler, the kubelet and chance do to them.
 
 /// Most Pods that a world has.
 pub const PODS: usize = 4;

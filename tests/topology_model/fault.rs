@@ -1,4 +1,4 @@
-//! The rules of the arithmetic, each of which a control takes out.
+//! The rules of the arithmetic; each control removes one rule.
 
 use super::model::{LIMIT, REST, SAFE, SEEN, TURN};
 
@@ -35,7 +35,7 @@ pub enum Fault {
     WindowNeverEnds,
     /// The label of a scheduled Pod may be changed.
     RelabelAllowed,
-    /// The other zone goes on although it is somebody else's turn.
+    /// A zone continues although it is the turn of another zone.
     TurnIgnored,
     /// A turn that nobody takes never lapses.
     TurnNeverLapses,

@@ -68,7 +68,7 @@ pub enum Step {
     Write { request: usize },
     /// The disruption is written, or meets a conflict.
     Commit { request: usize },
-    /// The request vanishes with whoever carried it.
+    /// The process that handles the request crashes, and the request vanishes.
     Crash { request: usize },
     /// A replica finds evidence in its cache and releases a claim.
     Release { key: Key, cache: usize },
@@ -202,7 +202,7 @@ impl Model for World {
             ledger: Ledger::default(),
             caches: vec![0; self.replicas],
             requests: self.requests.iter().map(request).collect(),
-            left: self.mishaps,
+            mishaps_left: self.mishaps,
             lost: [None; PODS],
             blind: false,
             jumped: false,

@@ -15,8 +15,8 @@ pub struct State {
     /// The requests.
     pub requests: Vec<Request>,
     /// What may still go wrong.
-    pub left: Mishaps,
-    /// For each place in the set, where somebody has disrupted it, until it is made good.
+    pub mishaps_left: Mishaps,
+    /// For each slot of the set: the zone in which a request disrupted its Pod, until the loss is made good.
     pub lost: [Option<Place>; PODS],
     /// A claim was given although the deciding replica had seen an outage elsewhere.
     pub blind: bool,
@@ -24,7 +24,7 @@ pub struct State {
     pub jumped: bool,
 }
 
-/// A disruption that somebody wants.
+/// A request for a disruption.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// What.
@@ -77,7 +77,7 @@ pub struct Mishaps {
     pub lost: u8,
     /// Pods beyond the expected ones.
     pub surges: u8,
-    /// Labels that somebody tries to change.
+    /// Label changes that a user tries.
     pub relabels: u8,
 }
 

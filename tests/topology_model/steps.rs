@@ -19,7 +19,7 @@ impl World {
             for (request, asked) in state.requests.iter().enumerate() {
                 if asked.phase == Phase::Start {
                     actions.push(Step::Ask { request, cache });
-                    if state.left.lost > 0 {
+                    if state.mishaps_left.lost > 0 {
                         actions.push(Step::AskAndLoseReply { request, cache });
                     }
                 }
@@ -47,7 +47,7 @@ impl World {
                 Phase::Start | Phase::Done => {}
             }
             let is_under_way = !matches!(asked.phase, Phase::Start | Phase::Done);
-            if is_under_way && state.left.crashes > 0 {
+            if is_under_way && state.mishaps_left.crashes > 0 {
                 actions.push(Step::Crash { request });
             }
         }
@@ -59,7 +59,7 @@ impl World {
         for (slot, own) in self.slots.iter().enumerate() {
             let pod = &state.now().pods[slot];
             match pod.is {
-                Is::Gone if !own.extra || state.left.surges > 0 => {
+                Is::Gone if !own.extra || state.mishaps_left.surges > 0 => {
                     actions.push(Step::Make { slot });
                 }
                 Is::Pending if self.pinned || own.zone.is_none() => {
@@ -76,10 +76,10 @@ impl World {
                     actions.extend((0..2).map(zone));
                 }
                 Is::Up => {
-                    if state.left.failures > 0 {
+                    if state.mishaps_left.failures > 0 {
                         actions.push(Step::Fail { slot });
                     }
-                    if state.left.relabels > 0 {
+                    if state.mishaps_left.relabels > 0 {
                         actions.extend((0..2).map(|zone| Step::Relabel { slot, zone }));
                     }
                 }
@@ -87,7 +87,7 @@ impl World {
                     if !self.stays_failed {
                         actions.push(Step::Rise { slot });
                     }
-                    if state.left.vanished > 0 {
+                    if state.mishaps_left.vanished > 0 {
                         actions.push(Step::Vanish { slot });
                     }
                 }
@@ -109,7 +109,7 @@ impl World {
             Step::Ask { request, cache } => self.ask(state, request, cache)?,
             Step::AskAndLoseReply { request, cache } => {
                 self.ask(state, request, cache)?;
-                state.left.lost -= 1;
+                state.mishaps_left.lost -= 1;
                 state.requests[request].again();
             }
             Step::Write { request } => {
@@ -126,7 +126,7 @@ impl World {
             }
             Step::Commit { request } => self.commit(state, request)?,
             Step::Crash { request } => {
-                state.left.crashes -= 1;
+                state.mishaps_left.crashes -= 1;
                 state.requests[request].phase = Phase::Done;
             }
             Step::Release { .. } | Step::Lapse { .. } => self.release(state, step)?,
@@ -276,7 +276,7 @@ impl World {
     fn change(&self, state: &mut State, step: Step) -> Option<()> {
         match step {
             Step::Make { slot } => {
-                state.left.surges -= u8::from(self.slots[slot].extra);
+                state.mishaps_left.surges -= u8::from(self.slots[slot].extra);
                 let is = if self.slow { Is::Pending } else { Is::Up };
                 state.change(slot, |pod| pod.uid += 1);
                 state.history.last_mut()?.pods[slot].is = is;
@@ -289,11 +289,11 @@ impl World {
             Step::Rise { slot } => self.change_pod(state, slot, Is::Up),
             Step::Finish { slot } => self.change_pod(state, slot, Is::Gone),
             Step::Fail { slot } => {
-                state.left.failures -= 1;
+                state.mishaps_left.failures -= 1;
                 self.change_pod(state, slot, Is::Failed);
             }
             Step::Vanish { slot } => {
-                state.left.vanished -= 1;
+                state.mishaps_left.vanished -= 1;
                 self.change_pod(state, slot, Is::Gone);
             }
             Step::Relabel { slot, zone } => {
@@ -301,7 +301,7 @@ impl World {
                 if is_same || !self.lacks(Fault::RelabelAllowed) {
                     return None;
                 }
-                state.left.relabels -= 1;
+                state.mishaps_left.relabels -= 1;
                 state.change(slot, |pod| pod.zone = Some(zone));
             }
             _ => return None,

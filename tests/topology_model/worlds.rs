@@ -1,4 +1,4 @@
-//! The worlds that are explored to their end, and the one in which each control fails.
+//! The worlds that are explored completely, and the world in which each control fails.
 
 use super::arithmetic::Operation::{self, Begin, Delete, Evict};
 use super::cluster::Slot;

@@ -33,8 +33,8 @@ impl Desk {
     }
 
     fn json(&self, args: &[&str]) -> Value {
-        let said = self.explain(&[args, &["-o", "json"]].concat());
-        serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"))
+        let output = self.explain(&[args, &["-o", "json"]].concat());
+        serde_json::from_str(&output.out).unwrap_or_else(|e| panic!("{e}: {output:?}"))
     }
 }
 
@@ -116,30 +116,35 @@ fn with(review: &str) -> Vec<&str> {
 
 #[test]
 fn a_deletion_passes_while_the_budget_has_room() {
-    let said = desk(3).explain(&with("delete.json"));
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{said:?}");
-    assert!(
-        said.out.starts_with("allowed: DELETE pods shop/web-0\n"),
-        "{said:?}"
+    let output = desk(3).explain(&with("delete.json"));
+    assert_eq!(
+        (output.code, output.err.as_str()),
+        (Some(0), ""),
+        "{output:?}"
     );
     assert!(
-        said.out
+        output.out.starts_with("allowed: DELETE pods shop/web-0\n"),
+        "{output:?}"
+    );
+    assert!(
+        output
+            .out
             .contains("PodTransitionRule web: 1 of 4 Pods are unavailable, the limit is 2"),
-        "{said:?}"
+        "{output:?}"
     );
 }
 
 #[test]
 fn a_deletion_is_denied_in_the_words_of_the_server() {
     let desk = desk(2);
-    let said = desk.explain(&with("delete.json"));
-    assert_eq!(said.code, Some(1), "{said:?}");
+    let output = desk.explain(&with("delete.json"));
+    assert_eq!(output.code, Some(1), "{output:?}");
     assert!(
-        said.out.contains(
+        output.out.contains(
             "denied (429 TooManyRequests): DELETE pods shop/web-0\nPod web-0 is held by rule availability of \
              PodTransitionRule web: 2 of 4 Pods are unavailable, the limit is 2 (used by web-2, web-3); try again"
         ),
-        "{said:?}"
+        "{output:?}"
     );
     let json = desk.json(&with("delete.json"));
     assert_eq!(
@@ -164,11 +169,12 @@ fn claims_of_the_file_count() {
           since: 2026-01-01T00:00:00Z, until: 2026-01-01T00:01:00Z }
 ";
     desk.put("rules.yaml", format!("{RULE}{claim}"));
-    let said = desk.explain(&with("delete.json"));
-    assert_eq!(said.code, Some(1), "{said:?}");
+    let output = desk.explain(&with("delete.json"));
+    assert_eq!(output.code, Some(1), "{output:?}");
     assert!(
-        said.out.contains("2 of 4 Pods are unavailable") && said.out.contains("used by web-1 for"),
-        "{said:?}"
+        output.out.contains("2 of 4 Pods are unavailable")
+            && output.out.contains("used by web-1 for"),
+        "{output:?}"
     );
 }
 
@@ -201,12 +207,13 @@ fn an_eviction_is_decided_by_its_pod_in_the_files() {
         "evict.json",
         review("CREATE", Some("eviction"), None, Some(&eviction)),
     );
-    let said = desk.explain(&with("evict.json"));
-    assert_eq!(said.code, Some(1), "{said:?}");
+    let output = desk.explain(&with("evict.json"));
+    assert_eq!(output.code, Some(1), "{output:?}");
     assert!(
-        said.out
+        output
+            .out
             .contains("(429 TooManyRequests): CREATE pods/eviction shop/web-0"),
-        "{said:?}"
+        "{output:?}"
     );
 
     let alone = desk.explain(&["evict.json", "--rules", "rules.yaml"]);
@@ -246,18 +253,19 @@ fn the_begin_of_an_operation_is_mutated_and_then_validated() {
 fn unreadable_rule_holds_and_is_named() {
     let desk = desk(4);
     desk.put("rules.yaml", RULE.replace("50%", "150%"));
-    let said = desk.explain(&with("delete.json"));
-    assert_eq!(said.code, Some(1), "{said:?}");
+    let output = desk.explain(&with("delete.json"));
+    assert_eq!(output.code, Some(1), "{output:?}");
     assert!(
-        said.out.contains(
+        output.out.contains(
             "which can't be evaluated: spec.rules[0].availablePolicy.maxUnavailableValue"
         ),
-        "{said:?}"
+        "{output:?}"
     );
     assert!(
-        said.err
+        output
+            .err
             .contains("rules.yaml: PodTransitionRule web: the API server would refuse it"),
-        "{said:?}"
+        "{output:?}"
     );
 }
 
@@ -267,28 +275,28 @@ fn unmanaged_pod_is_allowed() {
     let mut free = pod("web-0", true);
     free["metadata"]["labels"] = json!({ "app": "web" });
     desk.put("delete.json", review("DELETE", None, Some(&free), None));
-    let said = desk.explain(&with("delete.json"));
-    assert_eq!(said.code, Some(0), "{said:?}");
-    assert!(said.out.contains("free: not-managed"), "{said:?}");
+    let output = desk.explain(&with("delete.json"));
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(output.out.contains("free: not-managed"), "{output:?}");
 }
 
 #[test]
 fn missing_pods_file_is_reported() {
-    let said = desk(2).explain(&["delete.json", "--rules", "rules.yaml"]);
+    let output = desk(2).explain(&["delete.json", "--rules", "rules.yaml"]);
     assert!(
-        said.err.contains("no other Pods are given (--pods)"),
-        "{said:?}"
+        output.err.contains("no other Pods are given (--pods)"),
+        "{output:?}"
     );
     assert!(
-        said.err.contains("ReplicaSet web is not in the files"),
-        "{said:?}"
+        output.err.contains("ReplicaSet web is not in the files"),
+        "{output:?}"
     );
 }
 
 #[test]
 fn unusable_input_is_named_with_file_place_and_field() {
     let desk = desk(2);
-    for (file, text, told) in [
+    for (file, text, message) in [
         ("delete.json", "", "delete.json: holds no object"),
         (
             "delete.json",
@@ -354,13 +362,13 @@ fn unusable_input_is_named_with_file_place_and_field() {
     ] {
         let before = std::fs::read(desk.0.path().join(file)).unwrap();
         desk.put(file, text);
-        let said = desk.explain(&with("delete.json"));
+        let output = desk.explain(&with("delete.json"));
         assert_eq!(
-            (said.code, said.out.as_str()),
+            (output.code, output.out.as_str()),
             (Some(2), ""),
-            "{text:?}: {said:?}"
+            "{text:?}: {output:?}"
         );
-        assert!(said.err.contains(told), "{text:?}: {said:?}");
+        assert!(output.err.contains(message), "{text:?}: {output:?}");
         desk.put(file, before);
     }
     let missing = desk.explain(&["nowhere.json", "--rules", "rules.yaml"]);
@@ -382,8 +390,8 @@ fn a_wrong_type_is_named_with_its_line() {
         "rules.yaml",
         "kind: PodTransitionRule\nmetadata: {name: web}\nspec:\n  rules: three\n",
     );
-    let said = desk.explain(&with("delete.json"));
-    assert!(said.err.contains("line 4"), "{said:?}");
+    let output = desk.explain(&with("delete.json"));
+    assert!(output.err.contains("line 4"), "{output:?}");
 }
 
 #[test]
@@ -391,11 +399,11 @@ fn requests_never_sent_to_the_webhook_are_reported() {
     let desk = desk(2);
     let text = review("CONNECT", Some("exec"), None, None);
     desk.put("exec.json", text);
-    let said = desk.explain(&with("exec.json"));
-    assert_eq!(said.code, Some(2), "{said:?}");
+    let output = desk.explain(&with("exec.json"));
+    assert_eq!(output.code, Some(2), "{output:?}");
     assert!(
-        said.err.contains("never sends CONNECT of pods/exec here"),
-        "{said:?}"
+        output.err.contains("never sends CONNECT of pods/exec here"),
+        "{output:?}"
     );
 }
 
@@ -421,12 +429,17 @@ fn verdicts_that_need_the_api_server_are_refused() {
     review["request"]["resource"] = group;
     review["request"]["name"] = json!("web");
     desk.put("create.json", review.to_string());
-    let said = desk.explain(&with("create.json"));
-    assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{said:?}");
-    assert!(
-        said.err
-            .contains("can't be decided offline: /validate/collasets asks"),
-        "{said:?}"
+    let output = desk.explain(&with("create.json"));
+    assert_eq!(
+        (output.code, output.out.as_str()),
+        (Some(2), ""),
+        "{output:?}"
     );
-    assert!(said.err.contains("--dry-run=server"), "{said:?}");
+    assert!(
+        output
+            .err
+            .contains("can't be decided offline: /validate/collasets asks"),
+        "{output:?}"
+    );
+    assert!(output.err.contains("--dry-run=server"), "{output:?}");
 }

@@ -237,15 +237,15 @@ fn golden_situations() {
             serde_norway::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
         let explanation = diagnose(&observed(situation));
         let json = serde_json::to_string_pretty(&explanation).unwrap() + "\n";
-        for (extension, said) in [
+        for (extension, rendered) in [
             ("txt", tree::render_diagnosis(&explanation, now())),
             ("json", json),
         ] {
             let golden = file.with_extension(extension);
             if update {
-                fs::write(&golden, &said).unwrap();
-            } else if fs::read_to_string(&golden).unwrap_or_default() != said {
-                failures.push(format!("{}:\n{said}", golden.display()));
+                fs::write(&golden, &rendered).unwrap();
+            } else if fs::read_to_string(&golden).unwrap_or_default() != rendered {
+                failures.push(format!("{}:\n{rendered}", golden.display()));
             }
         }
     }
@@ -269,15 +269,19 @@ fn deletion_does_not_wait_for_label_check_rule() {
     "#;
     let mut observed = observed(serde_norway::from_str(situation).unwrap());
     observed.context.dry_run_deletion = Some(DryRunDeletion::Allowed);
-    let said = diagnose(&observed);
+    let diagnosis = diagnose(&observed);
     let begin = "Pod web-3 is available, and an operation on it would wait for rule drained of PodTransitionRule web: ";
-    assert!(said.summary.starts_with(begin), "{}", said.summary);
     assert!(
-        said.next[0].ends_with("deletions and evictions are not held by it"),
-        "{:?}",
-        said.next
+        diagnosis.summary.starts_with(begin),
+        "{}",
+        diagnosis.summary
     );
-    let owner = said.owner.unwrap();
+    assert!(
+        diagnosis.next[0].ends_with("deletions and evictions are not held by it"),
+        "{:?}",
+        diagnosis.next
+    );
+    let owner = diagnosis.owner.unwrap();
     assert_eq!(
         (owner.kind.as_str(), owner.name.as_str()),
         ("StatefulSet", "web")
@@ -295,8 +299,8 @@ fn post_check_rule_would_hold_the_operation_end() {
               selector: { matchLabels: { app: web } }
               rules: [{ name: verified, stage: PostCheck, labelCheck: { requires: { matchLabels: { verified: "yes" } } } }]
     "#;
-    let said = diagnose(&observed(serde_norway::from_str(situation).unwrap()));
-    let text = tree::render_diagnosis(&said, now());
+    let diagnosis = diagnose(&observed(serde_norway::from_str(situation).unwrap()));
+    let text = tree::render_diagnosis(&diagnosis, now());
     let rule = "rule verified of PodTransitionRule web (labelCheck, PostCheck) would hold the end of an operation\n";
     assert!(text.contains(rule), "{text}");
 }

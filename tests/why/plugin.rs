@@ -57,21 +57,21 @@ async fn why(scope: &Scope, pod: &str) -> Value {
     .json()
 }
 
-/// Asks until the answer is as wanted: the status of rules trails.
+/// Runs `why` until its output satisfies the condition, because the status of rules lags.
 pub async fn until_why(
     scope: &Scope,
     pod: &str,
-    what: &str,
+    condition: &str,
     wanted: impl Fn(&Value) -> bool,
 ) -> Value {
-    wait::value(what, async || {
-        Some(why(scope, pod).await).filter(|said| wanted(said))
+    wait::value(condition, async || {
+        Some(why(scope, pod).await).filter(|diagnosis| wanted(diagnosis))
     })
     .await
 }
 
-/// A rule that lets nobody go, over `pods` Pods without an owner.
-async fn held(pods: &[&str]) -> Scope {
+/// Pods without an owner, under a rule that allows no disruption.
+async fn pods_under_zero_budget(pods: &[&str]) -> Scope {
     let scope = bed().await.scope("why").await;
     for pod in pods {
         scope
@@ -103,18 +103,19 @@ async fn a_wait_is_explained_with_rule_figures_and_holders() {
 
     scope.begin("web-0", ID).await.unwrap();
     scope.begin("web-1", ID).await.unwrap();
-    let said = until_why(&scope, "web-1", "the rule to hold web-1", |said| {
-        said["rules"][0]["verdict"] == "holds" && said["rules"][0]["budget"]["waiting"] == 1
+    let diagnosis = until_why(&scope, "web-1", "the rule to hold web-1", |diagnosis| {
+        diagnosis["rules"][0]["verdict"] == "holds"
+            && diagnosis["rules"][0]["budget"]["waiting"] == 1
     })
     .await;
-    let operation = &said["operations"][0];
+    let operation = &diagnosis["operations"][0];
     assert_eq!(
         (&operation["id"], &operation["type"], &operation["phase"]),
         (&json!(ID), &json!(ID), &json!("PreCheck"))
     );
     assert_eq!(operation["waitsFor"][0]["on"], "rule");
     assert_eq!(operation["waitsFor"][0]["name"], "web/availability");
-    let budget = &said["rules"][0]["budget"];
+    let budget = &diagnosis["rules"][0]["budget"];
     assert_eq!(
         (&budget["used"], &budget["limit"], &budget["expected"]),
         (&json!(1), &json!(1), &json!(3))
@@ -132,11 +133,11 @@ async fn a_wait_is_explained_with_rule_figures_and_holders() {
         assert!(tree.out.contains(part), "{part}: {}", tree.out);
     }
     // The operator of web-0 is waited for.
-    let said = until_why(&scope, "web-0", "web-0 to be in Operate", |said| {
-        said["operations"][0]["phase"] == "Operate"
+    let diagnosis = until_why(&scope, "web-0", "web-0 to be in Operate", |diagnosis| {
+        diagnosis["operations"][0]["phase"] == "Operate"
     })
     .await;
-    let text = said["operations"][0]["waitsFor"][0]["text"]
+    let text = diagnosis["operations"][0]["waitsFor"][0]["text"]
         .as_str()
         .unwrap();
     assert!(text.contains(&Family::Operating.key(ID)), "{text}");
@@ -171,15 +172,15 @@ async fn collaset_is_shown_with_revisions_and_delay() {
     sets.patch("web", &Default::default(), &kube::api::Patch::Merge(patch))
         .await
         .unwrap();
-    let said = until_why(&scope, &pod, "the delay of the update", |said| {
+    let diagnosis = until_why(&scope, &pod, "the delay of the update", |diagnosis| {
         // The status of the set follows its work on the Pod.
-        let updated = said["owner"]["rollout"]["updatedRevision"].as_str();
+        let updated = diagnosis["owner"]["rollout"]["updatedRevision"].as_str();
         let known = updated.is_some_and(|updated| !updated.is_empty());
-        known && said["operations"][0]["waitsFor"][0]["on"] == "delay"
+        known && diagnosis["operations"][0]["waitsFor"][0]["on"] == "delay"
     })
     .await;
-    let rollout = &said["owner"]["rollout"];
-    assert_eq!(said["owner"]["kind"], "CollaSet");
+    let rollout = &diagnosis["owner"]["rollout"];
+    assert_eq!(diagnosis["owner"]["kind"], "CollaSet");
     assert_eq!(rollout["delaySeconds"], 3600);
     assert_eq!(rollout["policy"], "InPlaceIfPossible");
     let (old, new) = (
@@ -234,11 +235,12 @@ async fn missing_objects_are_reported_with_the_remedy() {
     assert_eq!(alone["rules"], json!([]));
 }
 
-/// Rights for reading, the Pods' owners left out: their kinds are said to be missing, and no more is lost.
+/// The user may read everything except the owners of the Pods: the output names the kinds that it cannot read, and is
+/// otherwise complete.
 #[tokio::test]
 async fn forbidden_reads_are_reported() {
     let bed = bed().await;
-    let scope = held(&["web-0"]).await;
+    let scope = pods_under_zero_budget(&["web-0"]).await;
     let namespace = &scope.namespace;
     let accounts: Api<ServiceAccount> = Api::namespaced(scope.client.clone(), namespace);
     for name in ["reader", "nobody"] {
@@ -279,17 +281,25 @@ async fn forbidden_reads_are_reported() {
         .unwrap();
     let args = ["why", "pod/web-0", "-n", namespace];
     // The API server's authorizer learns of the binding by a watch.
-    let said = wait::value("the rights of the reader", async || {
-        let said = ask_plugin(bed, Some(&reader), &args).await;
-        (said.code == Some(0)).then_some(said)
+    let diagnosis = wait::value("the rights of the reader", async || {
+        let diagnosis = ask_plugin(bed, Some(&reader), &args).await;
+        (diagnosis.code == Some(0)).then_some(diagnosis)
     })
     .await;
-    assert!(said.out.contains("held by rule availability"), "{said:?}");
     assert!(
-        said.out.contains("not known: which Pods use budgets up"),
-        "{said:?}"
+        diagnosis.out.contains("held by rule availability"),
+        "{diagnosis:?}"
     );
-    assert!(said.out.contains("you may not list pods"), "{said:?}");
+    assert!(
+        diagnosis
+            .out
+            .contains("not known: which Pods use budgets up"),
+        "{diagnosis:?}"
+    );
+    assert!(
+        diagnosis.out.contains("you may not list pods"),
+        "{diagnosis:?}"
+    );
 
     let nobody = bed
         .kubeconfig_for_service_account(namespace, "nobody")
@@ -306,14 +316,14 @@ async fn forbidden_reads_are_reported() {
 #[tokio::test]
 async fn budgets_are_listed_the_tightest_first() {
     let bed = bed().await;
-    let scope = held(&["web-0", "web-1"]).await;
+    let scope = pods_under_zero_budget(&["web-0", "web-1"]).await;
     scope.rule("roomy", json!({ "app": "web" }), json!(2)).await;
     scope.until_at_rest("roomy", 2).await;
     let namespace = scope.namespace.as_str();
-    let said = ask_plugin(bed, None, &["budget", "-n", namespace, "-o", "json"])
+    let diagnosis = ask_plugin(bed, None, &["budget", "-n", namespace, "-o", "json"])
         .await
         .json();
-    let rules = said["rules"].as_array().unwrap();
+    let rules = diagnosis["rules"].as_array().unwrap();
     assert_eq!(
         (&rules[0]["name"], &rules[1]["name"]),
         (&json!("web"), &json!("roomy"))
@@ -343,7 +353,7 @@ async fn budgets_are_listed_the_tightest_first() {
 #[tokio::test]
 async fn a_watch_shows_changes_and_ends_with_the_pod() {
     let bed = bed().await;
-    let scope = held(&["web-0"]).await;
+    let scope = pods_under_zero_budget(&["web-0"]).await;
     let dir = plugin();
     let args = [
         "operating",
@@ -362,23 +372,26 @@ async fn a_watch_shows_changes_and_ends_with_the_pod() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut next = async |what: &str, wanted: &dyn Fn(&Value) -> bool| {
-        let seen = async {
+    let mut next = async |condition: &str, wanted: &dyn Fn(&Value) -> bool| {
+        let found = async {
             loop {
                 let line = lines.next_line().await.unwrap();
-                let line = line.unwrap_or_else(|| panic!("it ended before {what}"));
+                let line = line.unwrap_or_else(|| panic!("it ended before {condition}"));
                 if wanted(&serde_json::from_str(&line).unwrap()) {
                     return;
                 }
             }
         };
-        let seen = tokio::time::timeout(wait::PATIENCE, seen).await;
-        seen.unwrap_or_else(|_| panic!("waited for {what}"));
+        let found = tokio::time::timeout(wait::PATIENCE, found).await;
+        found.unwrap_or_else(|_| panic!("waited for {condition}"));
     };
-    next("the Pod at rest", &|said| said["pod"]["available"] == true).await;
+    next("the Pod at rest", &|diagnosis| {
+        diagnosis["pod"]["available"] == true
+    })
+    .await;
     scope.begin("web-0", ID).await.unwrap();
-    next("the begin", &|said| {
-        said["operations"][0]["phase"] == "PreCheck"
+    next("the begin", &|diagnosis| {
+        diagnosis["operations"][0]["phase"] == "PreCheck"
     })
     .await;
     scope
@@ -386,12 +399,15 @@ async fn a_watch_shows_changes_and_ends_with_the_pod() {
         .delete("web", &Default::default())
         .await
         .unwrap();
-    next("the grant", &|said| {
-        said["rules"] == json!([]) && said["operations"][0]["phase"] != "PreCheck"
+    next("the grant", &|diagnosis| {
+        diagnosis["rules"] == json!([]) && diagnosis["operations"][0]["phase"] != "PreCheck"
     })
     .await;
     scope.delete("web-0").await.unwrap();
-    next("the end", &|said| said["summary"] == "Pod web-0 is gone").await;
+    next("the end", &|diagnosis| {
+        diagnosis["summary"] == "Pod web-0 is gone"
+    })
+    .await;
     let ended = tokio::time::timeout(wait::PATIENCE, child.wait())
         .await
         .unwrap()

@@ -94,13 +94,13 @@ async fn rule_in_excluded_namespace_says_it_holds_nothing() {
     .await;
     until(&scope, "Enforced", "False", "NamespaceExcluded").await;
     shows_no_limit(bed, &scope).await;
-    let said = until_why(&scope, "web-0", "an answer", |_| true).await;
-    let summary = said["summary"].as_str().unwrap();
+    let diagnosis = until_why(&scope, "web-0", "an answer", |_| true).await;
+    let summary = diagnosis["summary"].as_str().unwrap();
     assert!(
         summary.contains("rules are not enforced here, because"),
         "{summary}"
     );
-    assert_eq!(said["rules"][0]["verdict"], "notApplying");
+    assert_eq!(diagnosis["rules"][0]["verdict"], "notApplying");
     // Back among the enforced ones: the condition follows the label.
     label_namespace(&scope, json!({ (keys::NAMESPACE_EXCLUDED): null })).await;
     until(&scope, "Enforced", "True", "Enforced").await;
@@ -116,15 +116,15 @@ async fn rule_over_unmanaged_pods_warns_and_reports_it() {
         json!({ "app": "web", (keys::CONTROL): null }),
     )
     .await;
-    let said = apply(
+    let output = apply(
         bed,
         &scope,
         &budget(json!({ "matchLabels": { "app": "web" } })),
     )
     .await;
     assert!(
-        said.contains("Warning:") && said.contains("web-0") && said.contains(keys::CONTROL),
-        "{said}"
+        output.contains("Warning:") && output.contains("web-0") && output.contains(keys::CONTROL),
+        "{output}"
     );
     until(&scope, "Enforced", "True", "Enforced").await;
     until(&scope, "Matched", "False", "NoManagedPods").await;
@@ -141,13 +141,13 @@ async fn rule_over_unmanaged_pods_warns_and_reports_it() {
 async fn rule_made_before_its_pods_is_enforced_and_unmatched() {
     let bed = bed().await;
     let scope = bed.scope("unmatched").await;
-    let said = apply(
+    let output = apply(
         bed,
         &scope,
         &budget(json!({ "matchLabels": { "app": "web" } })),
     )
     .await;
-    assert!(said.contains("holds no Pod yet"), "{said}");
+    assert!(output.contains("holds no Pod yet"), "{output}");
     until(&scope, "Enforced", "True", "Enforced").await;
     until(&scope, "Matched", "False", "NoPodsMatched").await;
     shows_no_limit(bed, &scope).await;
@@ -157,10 +157,10 @@ async fn rule_made_before_its_pods_is_enforced_and_unmatched() {
     until(&scope, "ExpectedKnown", "False", "ExpectedUnknown").await;
     let mut by_count = budget(json!({ "matchLabels": { "app": "web" } }));
     by_count["rules"][0]["name"] = json!("renamed");
-    let said = apply(bed, &scope, &by_count).await;
+    let output = apply(bed, &scope, &by_count).await;
     assert!(
-        said.contains("none of the selected Pods has an owner"),
-        "{said}"
+        output.contains("none of the selected Pods has an owner"),
+        "{output}"
     );
     by_count["rules"][0]["availablePolicy"] = json!({ "minAvailableValue": 0 });
     let quiet = apply(bed, &scope, &by_count).await;
@@ -176,10 +176,10 @@ async fn filter_that_matches_no_selected_pod_warns_and_says_so() {
     let mut spec = budget(json!({ "matchLabels": { "app": "web" } }));
     let filter = |app: &str| json!({ "labelSelector": { "matchLabels": { "app": app } } });
     spec["rules"][0]["filter"] = filter("wbe");
-    let said = apply(bed, &scope, &spec).await;
+    let output = apply(bed, &scope, &spec).await;
     assert!(
-        said.contains("Warning: PodTransitionRule web: no deletion or eviction is held"),
-        "{said}"
+        output.contains("Warning: PodTransitionRule web: no deletion or eviction is held"),
+        "{output}"
     );
     until(&scope, "Matched", "False", "FilterMatchesNothing").await;
     shows_no_limit(bed, &scope).await;
@@ -202,8 +202,11 @@ async fn rules_without_a_budget_say_what_they_hold() {
     ] {
         let scope = bed.scope("no-budget").await;
         running(&scope, "web-0", json!({ "app": "web" })).await;
-        let said = apply(bed, &scope, &json!({ "selector": {}, "rules": rules })).await;
-        assert!(said.contains("Warning: PodTransitionRule web: "), "{said}");
+        let output = apply(bed, &scope, &json!({ "selector": {}, "rules": rules })).await;
+        assert!(
+            output.contains("Warning: PodTransitionRule web: "),
+            "{output}"
+        );
         until(&scope, "Enforced", status, reason).await;
         shows_no_limit(bed, &scope).await;
     }
@@ -228,19 +231,19 @@ async fn why_names_the_pod_disruption_budget_that_holds() {
         )
         .await
         .unwrap();
-    let said = until_why(
+    let diagnosis = until_why(
         &scope,
         "web-0",
         "the PodDisruptionBudget to be judged",
-        |said| {
-            let reason = said["disruptionBudgets"][0]["reason"].as_str();
+        |diagnosis| {
+            let reason = diagnosis["disruptionBudgets"][0]["reason"].as_str();
             reason.is_some_and(|reason| reason.contains("no disruption is allowed"))
         },
     )
     .await;
-    assert_eq!(said["disruptionBudgets"][0]["name"], "no-eviction");
-    assert_eq!(said["disruptionBudgets"][0]["holds"], true);
-    assert_eq!(said["deletion"]["outcome"], "allowed");
+    assert_eq!(diagnosis["disruptionBudgets"][0]["name"], "no-eviction");
+    assert_eq!(diagnosis["disruptionBudgets"][0]["holds"], true);
+    assert_eq!(diagnosis["deletion"]["outcome"], "allowed");
 }
 
 #[tokio::test]
@@ -263,10 +266,10 @@ async fn rules_say_when_webhook_configurations_are_gone_or_changed() {
         .await
         .unwrap();
     until(&scope, "Enforced", "False", "NotRegistered").await;
-    let said = message().await;
+    let message_now = message().await;
     assert!(
-        said.contains("pod-delete.apps.kusionstack.io") && said.contains("Ignore"),
-        "{said}"
+        message_now.contains("pod-delete.apps.kusionstack.io") && message_now.contains("Ignore"),
+        "{message_now}"
     );
     shows_no_limit(&bed, &scope).await;
 
@@ -298,10 +301,10 @@ async fn recreate_rollout_is_told_before_and_while_it_stands_still() {
         .unwrap();
     scope.all_available("app=web", 3).await;
     let spec = budget(json!({ "matchLabels": { "app": "web" } }));
-    let said = apply(bed, &scope, &spec).await;
+    let output = apply(bed, &scope, &spec).await;
     assert!(
-        said.contains("Warning: PodTransitionRule web: the next rollout of Deployment web"),
-        "{said}"
+        output.contains("Warning: PodTransitionRule web: the next rollout of Deployment web"),
+        "{output}"
     );
     until(&scope, "RolloutsHeld", "False", "RecreateUnderRule").await;
 
@@ -335,8 +338,8 @@ async fn recreate_rollout_is_told_before_and_while_it_stands_still() {
     // The way out ends the rollout, and the condition.
     let mut relaxed = spec;
     relaxed["rules"][0]["availablePolicy"]["maxUnavailableValue"] = json!("100%");
-    let said = apply(bed, &scope, &relaxed).await;
-    assert!(!said.contains("Warning:"), "{said}");
+    let output = apply(bed, &scope, &relaxed).await;
+    assert!(!output.contains("Warning:"), "{output}");
     scope
         .until_status("web", "no rollout to be held", |s: &RuleStatus| {
             s.conditions.iter().all(|c| c.type_ != "RolloutsHeld")
@@ -357,11 +360,11 @@ async fn rule_that_allows_no_disruption_warns() {
     let scope = bed.scope("frozen").await;
     let mut spec = budget(json!({ "matchLabels": { "app": "web" } }));
     spec["rules"][0]["availablePolicy"] = json!({ "minAvailableValue": "100%" });
-    let said = apply(bed, &scope, &spec).await;
+    let output = apply(bed, &scope, &spec).await;
     assert!(
-        said.contains("rule budget lets no Pod go (minAvailableValue is 100%)")
-            && said.contains("lower minAvailableValue unless this is intended"),
-        "{said}"
+        output.contains("rule budget lets no Pod go (minAvailableValue is 100%)")
+            && output.contains("lower minAvailableValue unless this is intended"),
+        "{output}"
     );
     until(&scope, "Enforced", "True", "Enforced").await;
     let table = bed.ask_kubectl_in(&scope, &["get", "ptr", "web"]).await.out;
@@ -381,9 +384,9 @@ async fn owner_with_a_single_managed_pod_is_reported() {
         (pods.len() == 4).then_some(pods)
     })
     .await;
-    let one = pods[0].metadata.name.clone().unwrap();
+    let managed = pods[0].metadata.name.clone().unwrap();
     scope
-        .label(&one, json!({ (keys::CONTROL): keys::CONTROL_VALUE }))
+        .label(&managed, json!({ (keys::CONTROL): keys::CONTROL_VALUE }))
         .await
         .unwrap();
     apply(
@@ -398,8 +401,8 @@ async fn owner_with_a_single_managed_pod_is_reported() {
         table.out.contains("are selected than asked for"),
         "{table:?}"
     );
-    until_why(&scope, &one, "the same from why", |said| {
-        let reason = said["rules"][0]["reason"].as_str();
+    until_why(&scope, &managed, "the same from why", |diagnosis| {
+        let reason = diagnosis["rules"][0]["reason"].as_str();
         reason.is_some_and(|reason| reason.contains("are selected than asked for"))
     })
     .await;
@@ -419,11 +422,11 @@ async fn briefly_unready_pod_is_reported_as_held() {
         .patch_status(&pods[0], &PatchParams::default(), &status)
         .await
         .unwrap();
-    let said = until_why(&scope, &pods[0], "the rule to hold it", |said| {
-        said["rules"][0]["verdict"] == "holds"
+    let diagnosis = until_why(&scope, &pods[0], "the rule to hold it", |diagnosis| {
+        diagnosis["rules"][0]["verdict"] == "holds"
     })
     .await;
-    let reason = said["rules"][0]["reason"].as_str().unwrap();
+    let reason = diagnosis["rules"][0]["reason"].as_str().unwrap();
     assert!(
         reason.contains("until about") && reason.contains("after that it may go"),
         "{reason}"
@@ -440,19 +443,19 @@ async fn why_reports_dead_server_and_documented_recovery_works() {
     let scope = bed.scope("down").await;
     let pods = scope.web_under_rule(2, json!(0)).await;
     let args = ["why", &pods[0], "-n", &scope.namespace, "-o", "json"];
-    let held = ask_plugin(&bed, None, &args).await.json();
-    assert_eq!(held["deletion"]["outcome"], "denied", "{held}");
-    assert_eq!(held["deletion"]["code"], 429);
+    let before = ask_plugin(&bed, None, &args).await.json();
+    assert_eq!(before["deletion"]["outcome"], "denied", "{before}");
+    assert_eq!(before["deletion"]["code"], 429);
 
     bed.kill_all().await;
-    let said = ask_plugin(&bed, None, &args).await.json();
-    assert_eq!(said["deletion"]["outcome"], "unanswered", "{said}");
-    let summary = said["summary"].as_str().unwrap();
+    let after = ask_plugin(&bed, None, &args).await.json();
+    assert_eq!(after["deletion"]["outcome"], "unanswered", "{after}");
+    let summary = after["summary"].as_str().unwrap();
     assert!(
         summary.contains("does not answer") && summary.contains("docs/server-down.md"),
         "{summary}"
     );
-    // Deleting the rule frees nothing: the mark of the namespace stays until the leader is back.
+    // The deletion of the rule releases nothing: the enforcement label of the namespace stays until a leader is back.
     scope
         .rules()
         .delete("web", &Default::default())

@@ -1,4 +1,4 @@
-//! Events about long waits, by a server that calls a second long.
+//! Events about long waits, by a server for which a second is long.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
@@ -34,13 +34,13 @@ async fn long_wait_is_reported_on_pod_and_rule() {
     scope.rule("web", json!({ "app": "web" }), json!(0)).await;
     scope.until_at_rest("web", 2).await;
     scope.begin("web-0", "upgrade").await.unwrap();
-    let told = wait::value("an Event about the Pod", async || {
+    let event = wait::value("an Event about the Pod", async || {
         events(&scope, "WaitingForRule").await.pop()
     })
     .await;
-    assert_eq!(told.involved_object.name.as_deref(), Some("web-0"));
-    assert_eq!(told.type_.as_deref(), Some("Normal"));
-    let message = told.message.unwrap();
+    assert_eq!(event.involved_object.name.as_deref(), Some("web-0"));
+    assert_eq!(event.type_.as_deref(), Some("Normal"));
+    let message = event.message.unwrap();
     assert!(
         message.contains("operation upgrade has been in PreCheck"),
         "{message}"
@@ -67,7 +67,7 @@ async fn long_wait_is_reported_on_pod_and_rule() {
             .contains("Pod web-0 waits"),
         "{sum:?}"
     );
-    // Of the Pod that does not wait nothing is told.
+    // No Event is about the Pod that does not wait.
     let pods: Vec<_> = events(&scope, "WaitingForRule").await;
     assert!(
         pods.iter()

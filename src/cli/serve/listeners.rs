@@ -132,10 +132,9 @@ fn add_health_checks(
             }
         }
     });
-    let dialled = SocketAddr::new(loopback_address(address.ip()), address.port());
     let (resolver, own) = (Arc::clone(resolver), own.clone());
     health.add_readiness_check("webhook", move || {
-        self_check::check_served_certificate(dialled, Arc::clone(&resolver), own.clone())
+        self_check::check_served_certificate(address, Arc::clone(&resolver), own.clone())
     });
 }
 
@@ -143,13 +142,4 @@ fn add_liveness_checks(health: &Health, supervisor: &Supervisor, sight: Watchdog
     let supervisor = supervisor.clone();
     health.add_liveness_check(move || supervisor.fault().map(|fault| fault.to_string()));
     health.add_liveness_check(move || sight.liveness_failure(Instant::now()));
-}
-
-/// The address at which this process reaches its own listener.
-fn loopback_address(ip: std::net::IpAddr) -> std::net::IpAddr {
-    match ip {
-        ip if !ip.is_unspecified() => ip,
-        std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-        std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-    }
 }

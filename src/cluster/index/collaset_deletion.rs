@@ -10,8 +10,10 @@ impl IndexState {
     /// ([`crate::cluster::deleted_collasets`]).
     pub fn is_collaset_absent(&self, pod: &Pod) -> bool {
         let owner = pod.controller().filter(|owner| owner.is_collaset());
-        let home = self.namespace(&pod.metadata.namespace);
-        owner.is_some_and(|owner| home.is_none_or(|home| !home.has_workload(&owner.uid)))
+        let namespace_index = self.namespace(&pod.metadata.namespace);
+        owner.is_some_and(|owner| {
+            namespace_index.is_none_or(|namespace_index| !namespace_index.has_workload(&owner.uid))
+        })
     }
 
     /// Whether a Pod is deleted through the lifecycle, and very likely because its CollaSet is deleted. Then no budget

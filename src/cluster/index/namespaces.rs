@@ -48,12 +48,12 @@ impl Index {
         let state = self.state.read();
         let listed: HashSet<&str> = all.iter().map(|n| n.name.as_str()).collect();
         let known = state.namespaces.iter();
-        let gone: Vec<(String, String)> = known
+        let deleted: Vec<(String, String)> = known
             .filter(|(name, _)| !listed.contains(name.as_str()))
             .map(|(name, namespace)| (name.clone(), namespace.uid.clone()))
             .collect();
         drop(state);
-        for (name, uid) in gone {
+        for (name, uid) in deleted {
             self.delete_namespace(&name, &uid);
         }
         for namespace in all {
@@ -65,25 +65,25 @@ impl Index {
     /// Adds or changes a namespace.
     pub fn apply_namespace(&self, facts: NamespaceFacts) {
         let mut state = self.state.write();
-        let home = state.namespaces.entry(facts.name.clone()).or_default();
-        home.uid = facts.uid;
-        home.version = facts.version;
-        home.labels = Some(facts.labels);
-        home.terminating_since = facts.terminating_since;
+        let namespace_index = state.namespaces.entry(facts.name.clone()).or_default();
+        namespace_index.uid = facts.uid;
+        namespace_index.version = facts.version;
+        namespace_index.labels = Some(facts.labels);
+        namespace_index.terminating_since = facts.terminating_since;
         self.notify(Change::Namespace(facts.name));
     }
 
     /// Removes the namespace with this UID. Changes nothing if the index has another namespace of this name.
     pub fn delete_namespace(&self, name: &str, uid: &str) {
         let mut state = self.state.write();
-        let Some(home) = state.namespaces.get_mut(name) else {
+        let Some(namespace_index) = state.namespaces.get_mut(name) else {
             return;
         };
-        if home.uid != uid {
+        if namespace_index.uid != uid {
             return;
         }
-        (home.uid, home.version) = (String::new(), 0);
-        (home.labels, home.terminating_since) = (None, None);
+        (namespace_index.uid, namespace_index.version) = (String::new(), 0);
+        (namespace_index.labels, namespace_index.terminating_since) = (None, None);
         state.drop_unused_namespace(name);
     }
 }

@@ -6,20 +6,23 @@ use crate::cluster::owner_sizes::{LiveReading, ReadingBasis, Workload};
 use crate::ledger::store::{RuleKey, Uid};
 
 impl Index {
-    /// Replaces the owners of one kind by a list at `version`. The owners in `gone` are no longer listed.
+    /// Replaces the owners of one kind by a list at `version`. The owners in `unlisted` are no longer listed.
     pub fn replace_workloads(
         &self,
         kind: WatchedKind,
         all: Vec<(String, Uid, Workload)>,
-        gone: Vec<(String, Uid)>,
+        unlisted: Vec<(String, Uid)>,
         version: u64,
     ) {
-        for (namespace, uid) in gone {
+        for (namespace, uid) in unlisted {
             // A live read after the list is newer than the list.
             let newer = |w: &Workload| w.version > version;
             let state = self.read_state();
-            let home = state.namespace(&namespace);
-            if home.and_then(|n| n.workload(&uid)).is_some_and(newer) {
+            let namespace_index = state.namespace(&namespace);
+            if namespace_index
+                .and_then(|n| n.workload(&uid))
+                .is_some_and(newer)
+            {
                 continue;
             }
             drop(state);
@@ -44,13 +47,19 @@ impl Index {
             return;
         };
         let mut state = self.state.write();
-        let home = state.namespaces.entry(namespace.to_owned()).or_default();
+        let namespace_index = state.namespaces.entry(namespace.to_owned()).or_default();
         let controller = workload.controller.clone();
-        if home.workloads.put_workload(&uid, workload) {
-            self.recount_rules(namespace, home, &uid);
+        if namespace_index.workloads.put_workload(&uid, workload) {
+            self.recount_rules(namespace, namespace_index, &uid);
         }
-        if let Some(controller) = controller.filter(|owner| home.workloads.add_reference(owner)) {
-            self.recount_rules(namespace, home, &Uid::from(controller.uid.as_str()));
+        if let Some(controller) =
+            controller.filter(|owner| namespace_index.workloads.add_reference(owner))
+        {
+            self.recount_rules(
+                namespace,
+                namespace_index,
+                &Uid::from(controller.uid.as_str()),
+            );
         }
     }
 
@@ -64,11 +73,11 @@ impl Index {
         basis: ReadingBasis,
     ) -> bool {
         let mut state = self.state.write();
-        let Some(home) = state.namespaces.get_mut(namespace) else {
+        let Some(namespace_index) = state.namespaces.get_mut(namespace) else {
             return true;
         };
         if let ReadingBasis::References(followed) = &basis
-            && !home
+            && !namespace_index
                 .owner_references(&uid)
                 .iter()
                 .all(|o| followed.contains(o))
@@ -77,16 +86,16 @@ impl Index {
         }
         let NamespaceIndex {
             workloads, owners, ..
-        } = home;
+        } = namespace_index;
         let has_pods = |uid: &str| owners.pods(uid).next().is_some();
-        let mut news = workloads.put_live_reading(&uid, reading, basis, has_pods);
+        let mut is_changed = workloads.put_live_reading(&uid, reading, basis, has_pods);
         if reading == LiveReading::Gone {
-            news |= owners
+            is_changed |= owners
                 .pods(&uid)
                 .any(|pod| workloads.remember_deployment(pod));
         }
-        if news {
-            self.recount_rules(namespace, home, &uid);
+        if is_changed {
+            self.recount_rules(namespace, namespace_index, &uid);
         }
         state.drop_unused_namespace(namespace);
         true
@@ -117,7 +126,8 @@ impl Index {
 impl IndexState {
     /// Drops all namespaces that are unused.
     pub(super) fn drop_unused_namespaces(&mut self) {
-        self.namespaces.retain(|_, home| !home.is_unused());
+        self.namespaces
+            .retain(|_, namespace_index| !namespace_index.is_unused());
     }
 
     /// As [`IndexState::drop_unused_namespaces`], for one namespace.

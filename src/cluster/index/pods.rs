@@ -12,14 +12,14 @@ impl Index {
     pub fn replace_pods(&self, pods: Vec<Pod>, version: u64) {
         let mut state = self.state.write();
         let listed: HashSet<&str> = pods.iter().map(|p| p.metadata.uid.as_str()).collect();
-        let gone: Vec<Arc<Pod>> = state
+        let deleted: Vec<Arc<Pod>> = state
             .namespaces
             .values()
             .flat_map(|n| n.pods.values())
             .filter(|p| !listed.contains(p.metadata.uid.as_str()))
             .cloned()
             .collect();
-        for pod in gone {
+        for pod in deleted {
             self.put_pod(&mut state, &pod.metadata.namespace, &pod.metadata.uid, None);
         }
         for pod in pods {

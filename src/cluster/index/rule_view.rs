@@ -15,11 +15,11 @@ use crate::ledger::store::Uid;
 impl IndexState {
     /// Calls `look` with a view of the Pods that `rules` selects. If the index has compiled the same spec, the view
     /// uses the running counts. If the caller has read a newer spec, the Pods are counted anew.
-    pub fn with_view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R {
+    pub fn with_view<R>(&self, rules: &RuleSet, read: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R {
         let empty = NamespaceIndex::default();
-        let home = self.namespace(&rules.namespace).unwrap_or(&empty);
+        let namespace_index = self.namespace(&rules.namespace).unwrap_or(&empty);
         let counted;
-        let tally = match home
+        let tally = match namespace_index
             .rules
             .get(&rules.name)
             .map(|e| (&e.snapshot.rules, &e.tally))
@@ -30,15 +30,19 @@ impl IndexState {
                 tally
             }
             _ => {
-                counted = Tally::count_all(rules, home.pods.values(), &home.workloads);
+                counted = Tally::count_all(
+                    rules,
+                    namespace_index.pods.values(),
+                    &namespace_index.workloads,
+                );
                 &counted
             }
         };
-        look(&RulePodView {
+        read(&RulePodView {
             position: self.position,
             rules,
             tally,
-            pods: &home.pods,
+            pods: &namespace_index.pods,
         })
     }
 }
@@ -59,9 +63,13 @@ impl IndexState {
     }
 
     fn count_rule_set(&self, rules: &RuleSet) -> Tally {
-        let home = self.namespace(&rules.namespace);
-        home.map_or_else(Tally::default, |home| {
-            Tally::count_all(rules, home.pods.values(), &home.workloads)
+        let namespace_index = self.namespace(&rules.namespace);
+        namespace_index.map_or_else(Tally::default, |namespace_index| {
+            Tally::count_all(
+                rules,
+                namespace_index.pods.values(),
+                &namespace_index.workloads,
+            )
         })
     }
 }

@@ -54,13 +54,13 @@ impl Index {
 
     fn put_rule(&self, state: &mut IndexState, object: PodTransitionRule) {
         let (namespace, name) = object_names(&object);
-        let home = state.namespaces.entry(namespace.clone()).or_default();
+        let namespace_index = state.namespaces.entry(namespace.clone()).or_default();
         if object.metadata.deletion_timestamp.is_some() {
-            home.rules.remove(&name); // no longer enforced; the controller removes Kuperator's finalizer
-            home.ending_rules.insert(name.clone());
+            namespace_index.rules.remove(&name); // no longer enforced; the controller removes Kuperator's finalizer
+            namespace_index.ending_rules.insert(name.clone());
         } else {
-            home.ending_rules.remove(&name);
-            let known = home.rules.remove(&name);
+            namespace_index.ending_rules.remove(&name);
+            let known = namespace_index.rules.remove(&name);
             let (snapshot, same) = match &known {
                 Some(e) => {
                     let snapshot =
@@ -75,9 +75,13 @@ impl Index {
             };
             let tally = match known {
                 Some(e) if same => e.tally,
-                _ => Tally::count_all(&snapshot.rules, home.pods.values(), &home.workloads),
+                _ => Tally::count_all(
+                    &snapshot.rules,
+                    namespace_index.pods.values(),
+                    &namespace_index.workloads,
+                ),
             };
-            home.rules.insert(
+            namespace_index.rules.insert(
                 name.clone(),
                 RuleEntry {
                     verdicts: Arc::new(EndpointVerdicts::from_status(&object, &snapshot.rules)),

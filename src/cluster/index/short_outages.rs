@@ -67,8 +67,8 @@ impl IndexState {
             return Some(BRIEFLY_DOWN);
         }
         let since = namespace?.short_outages.0.get(uid)?;
-        let left = BRIEFLY_DOWN.saturating_sub(since.elapsed());
-        (!left.is_zero()).then_some(left)
+        let remaining = BRIEFLY_DOWN.saturating_sub(since.elapsed());
+        (!remaining.is_zero()).then_some(remaining)
     }
 }
 

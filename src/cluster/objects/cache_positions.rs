@@ -16,7 +16,10 @@ impl CachePositions {
     /// Returns when the caches have reached their positions. This is needed because a watch with a dead connection
     /// looks like a watch of objects that nobody changes.
     pub async fn wait_reached(&self) {
-        let all = self.0.iter().map(|(pulse, at)| pulse.wait_delivered(*at));
+        let all = self
+            .0
+            .iter()
+            .map(|(health, position)| health.wait_delivered(*position));
         futures::future::join_all(all).await;
     }
 }
@@ -27,7 +30,7 @@ impl CachePositions {
 /// If a position cannot be read.
 pub async fn read_positions(
     client: &Client,
-    pulses: &WatchRegistry,
+    watch_registry: &WatchRegistry,
 ) -> Result<CachePositions, PositionError> {
     let paths = [
         CollaSetObject::KIND.path(),
@@ -35,8 +38,8 @@ pub async fn read_positions(
         PvcObject::KIND.path(),
         ResourceContextObject::KIND.path(),
     ];
-    let one = |path| async move {
-        let Some(pulse) = pulses.find_by_path(path) else {
+    let read_position = |path| async move {
+        let Some(health) = watch_registry.find_by_path(path) else {
             return Ok::<_, PositionError>(None); // this kind is not watched
         };
         let at = list_position::read_list_position(
@@ -45,8 +48,8 @@ pub async fn read_positions(
             None,
         )
         .await?;
-        Ok(Some((pulse, at)))
+        Ok(Some((health, at)))
     };
-    let all = futures::future::try_join_all(paths.map(one)).await?;
+    let all = futures::future::try_join_all(paths.map(read_position)).await?;
     Ok(CachePositions(all.into_iter().flatten().collect()))
 }

@@ -71,21 +71,22 @@ impl<T> ObjectCache<T> {
     /// The objects with this controller. The empty UID gives the objects without a controller.
     pub fn controlled_by(&self, namespace: &str, uid: &str) -> Vec<Arc<T>> {
         let state = self.state.read();
-        let Some(home) = state.namespaces.get(namespace) else {
+        let Some(namespace_cache) = state.namespaces.get(namespace) else {
             return Vec::new();
         };
-        let names = home.controlled.get(uid).into_iter().flatten();
+        let names = namespace_cache.controlled.get(uid).into_iter().flatten();
         names
-            .filter_map(|name| Some(Arc::clone(&home.names.get(name)?.1)))
+            .filter_map(|name| Some(Arc::clone(&namespace_cache.names.get(name)?.1)))
             .collect()
     }
 
     /// Names of the objects of a namespace for which `keep` returns true.
     pub fn names_where(&self, namespace: &str, keep: impl Fn(&T) -> bool) -> Vec<String> {
         let state = self.state.read();
-        let home = state.namespaces.get(namespace);
-        home.into_iter()
-            .flat_map(|home| &home.names)
+        let namespace_cache = state.namespaces.get(namespace);
+        namespace_cache
+            .into_iter()
+            .flat_map(|namespace_cache| &namespace_cache.names)
             .filter(|(_, (_, object))| keep(object))
             .map(|(name, _)| name.clone())
             .collect()
@@ -94,10 +95,11 @@ impl<T> ObjectCache<T> {
     /// The names of all objects.
     pub fn all_names(&self) -> Vec<NamespacedName> {
         let state = self.state.read();
-        let homes = state.namespaces.iter();
-        homes
-            .flat_map(|(namespace, home)| {
-                home.names
+        let namespace_caches = state.namespaces.iter();
+        namespace_caches
+            .flat_map(|(namespace, namespace_cache)| {
+                namespace_cache
+                    .names
                     .keys()
                     .map(move |name| (namespace.clone(), name.clone()))
             })
@@ -105,11 +107,11 @@ impl<T> ObjectCache<T> {
     }
 
     /// Calls `look` with each object.
-    pub fn for_each_object(&self, mut look: impl FnMut(&T)) {
+    pub fn for_each_object(&self, mut visit: impl FnMut(&T)) {
         let state = self.state.read();
-        let homes = state.namespaces.values();
-        let all = homes.flat_map(|home| home.names.values());
-        all.for_each(|(_, object)| look(object));
+        let namespace_caches = state.namespaces.values();
+        let all = namespace_caches.flat_map(|namespace_cache| namespace_cache.names.values());
+        all.for_each(|(_, object)| visit(object));
     }
 
     /// Stores the response to a write or a read of this replica. `None` stands for an object that this cache does not
@@ -152,14 +154,14 @@ impl<T> ObjectCache<T> {
     pub fn replace(&self, objects: Vec<(ObjectKey, Option<T>)>, version: u64) -> Vec<ObjectKey> {
         let mut state = self.state.write();
         let listed: BTreeSet<String> = objects.iter().map(|(key, _)| key.uid.clone()).collect();
-        let homes = state.namespaces.values();
-        let gone: Vec<ObjectKey> = homes
-            .flat_map(|home| home.names.values())
+        let namespace_caches = state.namespaces.values();
+        let removed: Vec<ObjectKey> = namespace_caches
+            .flat_map(|namespace_cache| namespace_cache.names.values())
             .map(|(key, _)| key)
             .filter(|key| key.version <= version && !listed.contains(&key.uid))
             .cloned()
             .collect();
-        for key in &gone {
+        for key in &removed {
             state.remove_object(&key.namespace, &key.name, &key.uid);
         }
         state
@@ -169,7 +171,7 @@ impl<T> ObjectCache<T> {
         for (key, object) in objects {
             state.put_object(key, object);
         }
-        gone
+        removed
     }
 
     /// Records that the watch has delivered every event up to `version`.
@@ -186,7 +188,7 @@ impl<T> CacheState<T> {
             return false;
         }
         let known = self.namespaces.get(&key.namespace);
-        let known = known.and_then(|home| home.names.get(&key.name));
+        let known = known.and_then(|namespace_cache| namespace_cache.names.get(&key.name));
         let old = known.map(|(known, _)| known.clone());
         if old.as_ref().is_some_and(|old| old.version >= key.version) {
             return false;
@@ -197,25 +199,33 @@ impl<T> CacheState<T> {
         let Some(object) = object else {
             return old.is_some();
         };
-        let home = self.namespaces.entry(key.namespace.clone()).or_default();
-        let controlled = home.controlled.entry(key.controller.clone()).or_default();
+        let namespace_cache = self.namespaces.entry(key.namespace.clone()).or_default();
+        let controlled = namespace_cache
+            .controlled
+            .entry(key.controller.clone())
+            .or_default();
         controlled.insert(key.name.clone());
-        home.names.insert(key.name.clone(), (key, Arc::new(object)));
+        namespace_cache
+            .names
+            .insert(key.name.clone(), (key, Arc::new(object)));
         true
     }
 
     /// Removes an object if it has this UID. Returns the version that it had.
     fn remove_object(&mut self, namespace: &str, name: &str, uid: &str) -> Option<u64> {
-        let home = self.namespaces.get_mut(namespace)?;
-        home.names.get(name).filter(|(key, _)| key.uid == uid)?;
-        let (key, _) = home.names.remove(name)?;
-        if let Some(names) = home.controlled.get_mut(&key.controller) {
+        let namespace_cache = self.namespaces.get_mut(namespace)?;
+        namespace_cache
+            .names
+            .get(name)
+            .filter(|(key, _)| key.uid == uid)?;
+        let (key, _) = namespace_cache.names.remove(name)?;
+        if let Some(names) = namespace_cache.controlled.get_mut(&key.controller) {
             names.remove(name);
             if names.is_empty() {
-                home.controlled.remove(&key.controller);
+                namespace_cache.controlled.remove(&key.controller);
             }
         }
-        if home.names.is_empty() {
+        if namespace_cache.names.is_empty() {
             self.namespaces.remove(namespace);
         }
         Some(key.version)
@@ -305,8 +315,8 @@ mod tests {
         store.apply(key("a", "1", 5), Some(5));
         store.apply(key("b", "2", 6), Some(6));
         store.apply_own_write(key("c", "3", 9), Some(9));
-        let gone = store.replace(vec![(key("b", "2", 7), Some(7))], 8);
-        assert_eq!(gone, [key("a", "1", 5)]);
+        let removed = store.replace(vec![(key("b", "2", 7), Some(7))], 8);
+        assert_eq!(removed, [key("a", "1", 5)]);
         let mut left = store.all_names();
         left.sort();
         assert_eq!(left, [("n".into(), "b".into()), ("n".into(), "c".into())]);

@@ -71,10 +71,10 @@ impl ScaleDiscovery {
         client: &Client,
         api_version: &str,
         kind: &str,
-        kept: Duration,
+        ttl: Duration,
     ) -> Result<Option<Resource>, ReadFailure> {
         let age = |answer: &Result<Arc<ResourcesByKind>, _>| match answer {
-            Ok(kinds) if kinds.get(kind).is_some_and(|r| r.scale) => kept,
+            Ok(kinds) if kinds.get(kind).is_some_and(|r| r.scale) => ttl,
             _ => NO_SCALE_TTL,
         };
         let key = api_version.to_owned();

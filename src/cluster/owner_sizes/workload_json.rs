@@ -281,11 +281,11 @@ fn template_labels(
 /// spec still counts. If the living Pods counted instead, each deletion after a change of the DaemonSet would reduce
 /// the expected number.
 fn daemon_set_size(metadata: &WorkloadMeta, status: &Status) -> (Option<u32>, bool) {
-    let seen = status.observed_generation.unwrap_or(0);
+    let observed = status.observed_generation.unwrap_or(0);
     let desired = to_count(status.desired_number_scheduled);
     let rolling =
-        seen >= metadata.generation && to_count(status.updated_number_scheduled) < desired;
-    ((seen > 0).then_some(desired), rolling)
+        observed >= metadata.generation && to_count(status.updated_number_scheduled) < desired;
+    ((observed > 0).then_some(desired), rolling)
 }
 
 /// How many Pods of a Job run at a time: at most `parallelism`, and no more than the missing completions. A Job that is
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn daemon_set_counts_by_its_last_status() {
-        let set = |seen: Value| json!({ "metadata": { "generation": 3 }, "status": { "observedGeneration": seen, "desiredNumberScheduled": 5 } });
+        let set = |observed: Value| json!({ "metadata": { "generation": 3 }, "status": { "observedGeneration": observed, "desiredNumberScheduled": 5 } });
         assert_eq!(replicas(WatchedKind::DaemonSet, set(json!(3))), Some(5));
         // A change that the DaemonSet controller has not observed yet does not make the living Pods count.
         assert_eq!(replicas(WatchedKind::DaemonSet, set(json!(2))), Some(5));
@@ -475,14 +475,14 @@ mod tests {
 
     #[test]
     fn seen_pods_are_kept_of_owners_that_scale_in() {
-        for (kind, seen) in [
+        for (kind, observed) in [
             (WatchedKind::ReplicaSet, 4),
             (WatchedKind::ReplicationController, 4),
             (WatchedKind::Deployment, 0),
             (WatchedKind::StatefulSet, 0),
         ] {
             let object = json!({ "metadata": { "name": "a" }, "status": { "replicas": 4 } });
-            assert_eq!(parse_workload(kind, object).unwrap().2.pods_seen, seen);
+            assert_eq!(parse_workload(kind, object).unwrap().2.pods_seen, observed);
         }
     }
 

@@ -51,7 +51,7 @@ pub struct RuleStore {
     catch_up: CatchUpSignal,
     /// Whether the API server kept the ledger that this replica wrote last, or tried to write by a dry run. Only rules
     /// for which this is worth knowing have an entry.
-    kept: Mutex<HashMap<RuleKey, bool>>,
+    kept_ledgers: Mutex<HashMap<RuleKey, bool>>,
     /// Rules whose last write failed.
     failures: WriteBackoff<RuleKey>,
 }
@@ -66,7 +66,7 @@ impl RuleStore {
             client,
             index,
             catch_up,
-            kept: Mutex::default(),
+            kept_ledgers: Mutex::default(),
             failures: WriteBackoff::default(),
         })
     }
@@ -79,7 +79,7 @@ impl RuleStore {
     /// Whether the API server kept the ledger of a rule object at the last write or dry run of this replica. `None` if
     /// this replica has made no dry run, and no write has given a reason for doubt.
     pub fn is_ledger_kept(&self, key: &RuleKey) -> Option<bool> {
-        self.kept.lock().get(key).copied()
+        self.kept_ledgers.lock().get(key).copied()
     }
 
     /// How much longer a write that is not urgent should wait because earlier writes of this ledger have failed.
@@ -104,8 +104,8 @@ impl RuleStore {
     /// How many existing rule objects have a ledger that the API server did not keep at the last write of this replica.
     pub fn count_unkept_ledgers(&self) -> usize {
         let unkept: Vec<_> = {
-            let kept = self.kept.lock();
-            let unkept = kept.iter().filter(|(_, kept)| !**kept);
+            let ledgers = self.kept_ledgers.lock();
+            let unkept = ledgers.iter().filter(|(_, kept)| !**kept);
             unkept.map(|(key, _)| key.clone()).collect()
         };
         let present = unkept
@@ -133,21 +133,21 @@ impl RuleStore {
     }
 
     /// Whether the object in the response of the API server holds the claims of the request. A positive result is
-    /// stored only if the caller `asked`, or if the former result was negative.
+    /// stored only if `is_asked`, or if the former result was negative.
     fn is_kept(
         &self,
         key: &RuleKey,
         written: &PodTransitionRule,
         claims: &Claims,
-        asked: bool,
+        is_asked: bool,
     ) -> bool {
         let ledger = written.status.as_ref().and_then(|s| s.ledger.as_ref());
         let is_kept = ledger.is_some_and(|ledger| ledger_format::has_exact_claims(ledger, claims));
         let before = {
-            let mut kept = self.kept.lock();
-            let before = kept.get(key).copied();
-            if asked || !is_kept || before.is_some() {
-                kept.insert(key.clone(), is_kept);
+            let mut ledgers = self.kept_ledgers.lock();
+            let before = ledgers.get(key).copied();
+            if is_asked || !is_kept || before.is_some() {
+                ledgers.insert(key.clone(), is_kept);
             }
             before
         };
@@ -170,9 +170,9 @@ impl RuleStore {
     /// Forgets rule objects that are gone. Most calls do nothing.
     fn forget_deleted_rules(&self) {
         let known: Vec<RuleKey> = {
-            let kept = self.kept.lock();
-            match kept.len().is_power_of_two() {
-                true => kept.keys().cloned().collect(),
+            let ledgers = self.kept_ledgers.lock();
+            match ledgers.len().is_power_of_two() {
+                true => ledgers.keys().cloned().collect(),
                 false => return,
             }
         };
@@ -180,7 +180,7 @@ impl RuleStore {
             .iter()
             .filter(|key| self.cached_snapshot(key).is_none())
         {
-            self.kept.lock().remove(key);
+            self.kept_ledgers.lock().remove(key);
         }
     }
 
@@ -338,8 +338,8 @@ impl LedgerStore for RuleStore {
         self.index.etcd_history.mark_lost("Pods", known, found);
     }
 
-    fn with_view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R {
-        self.index.read_state().with_view(rules, look)
+    fn with_view<R>(&self, rules: &RuleSet, read: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R {
+        self.index.read_state().with_view(rules, read)
     }
 
     async fn read_present_position(&self, namespace: &str) -> Result<u64, WriteError> {

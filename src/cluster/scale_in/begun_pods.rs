@@ -17,9 +17,15 @@ pub struct BegunPods(Mutex<HashSet<Uid>>);
 impl BegunPods {
     /// Whether a Pod that its owner has chosen may begin its lifecycle: fewer other Pods have begun than the owner has
     /// too many. If the Pod may begin, it counts as begun from now on.
-    pub fn try_begin(&self, home: &NamespaceIndex, owner: &str, pod: &Pod, now_nanos: u64) -> bool {
+    pub fn try_begin(
+        &self,
+        namespace_index: &NamespaceIndex,
+        owner: &str,
+        pod: &Pod,
+        now_nanos: u64,
+    ) -> bool {
         let mut begun = self.0.lock();
-        let others = home
+        let others = namespace_index
             .living_pods_of(owner)
             .filter(|other| other.metadata.uid != pod.metadata.uid);
         let others = others.filter(|other| {
@@ -30,7 +36,7 @@ impl BegunPods {
                 false => begins || grace_delete::is_deletion_in_flight(other),
             }
         });
-        let may = others.count() < max_begun_pods(home, owner);
+        let may = others.count() < max_begun_pods(namespace_index, owner);
         if may {
             begun.insert(Uid::from(&*pod.metadata.uid));
         }
@@ -56,10 +62,12 @@ fn is_yet_to_begin(pod: &Pod) -> bool {
 
 /// How many of the chosen Pods may begin. If only Pods that are not managed make a surplus, one Pod may begin at a
 /// time: their number is known only from the owner's status, which may still count terminating Pods.
-fn max_begun_pods(home: &NamespaceIndex, owner: &str) -> usize {
-    let terminating = home.pods_owned_by(owner).filter(|pod| pod.is_terminating());
-    match home.surplus_pods(owner) {
-        0 if home.max_surplus_pods(owner) as usize > terminating.count() => 1,
+fn max_begun_pods(namespace_index: &NamespaceIndex, owner: &str) -> usize {
+    let terminating = namespace_index
+        .pods_owned_by(owner)
+        .filter(|pod| pod.is_terminating());
+    match namespace_index.surplus_pods(owner) {
+        0 if namespace_index.max_surplus_pods(owner) as usize > terminating.count() => 1,
         surplus => surplus as usize,
     }
 }

@@ -30,8 +30,8 @@ pub(super) fn may_lapse(pod: &Pod, now_nanos: u64) -> bool {
 
 /// Whether nobody has asked for the deletion of a Pod for [`LAPSE_AFTER`].
 pub(super) fn is_forgotten_by_owner(pod: &Pod, now_nanos: u64) -> bool {
-    let asked = grace_delete::deletion_requested_at(pod).unwrap_or(0);
-    has_passed(asked, LAPSE_AFTER, now_nanos)
+    let requested_at = grace_delete::deletion_requested_at(pod).unwrap_or(0);
+    has_passed(requested_at, LAPSE_AFTER, now_nanos)
 }
 
 /// Whether the deletion of a Pod has waited for its rules for longer than [`MAX_HOLD`].

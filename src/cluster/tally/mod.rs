@@ -16,6 +16,7 @@ use self::owner_counts::OwnerCounts;
 use self::selected_pods::SelectedPods;
 use super::kind::WatchedKind;
 use super::owner_sizes::Workloads;
+use crate::api::int_or_percent::clamp_to_u32;
 use crate::api::keys::Family;
 use crate::domain::pending_disruption::counts_as_available;
 use crate::domain::pod::{Owner, Pod};
@@ -207,10 +208,6 @@ impl Tally {
             set_membership(&mut self.post_waiting, uid(), add);
         }
     }
-}
-
-fn clamp_to_u32(n: u64) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 fn set_membership<T: Ord>(of: &mut BTreeSet<T>, item: T, add: bool) {

@@ -8,11 +8,12 @@ mod list;
 mod source;
 mod unreadable_set;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::{AsyncBufReadExt, StreamExt};
+use futures::{AsyncBufRead, AsyncBufReadExt, StreamExt};
 use kube::Client;
 use kube::core::Request;
 use kube::core::params::WatchParams;
@@ -103,19 +104,19 @@ pub struct CatchUpSignal(Arc<CatchUpRequest>);
 #[derive(Debug, Default)]
 struct CatchUpRequest {
     position: AtomicU64,
-    asked: Notify,
+    requested: Notify,
 }
 
 impl CatchUpSignal {
     /// Asks the watch to reach this position as soon as possible.
     pub fn request_catch_up(&self, position: u64) {
         self.0.position.fetch_max(position, Ordering::Relaxed);
-        self.0.asked.notify_one();
+        self.0.requested.notify_one();
     }
 
     /// Waits for a request and returns its position.
     async fn wait_requested(&self) -> u64 {
-        self.0.asked.notified().await;
+        self.0.requested.notified().await;
         self.0.position.swap(0, Ordering::Relaxed)
     }
 }
@@ -127,7 +128,7 @@ pub async fn run_watch<T, S>(
     source: Source,
     sink: Arc<S>,
     catch_up: CatchUpSignal,
-    timeline: EtcdHistory,
+    etcd_history: EtcdHistory,
     stop: CancellationToken,
 ) where
     T: Send + 'static,
@@ -137,10 +138,10 @@ pub async fn run_watch<T, S>(
     let (mut known, mut silent) = (0u64, false);
     let work = async {
         loop {
-            let asked = Instant::now();
+            let requested = Instant::now();
             match list_pages::<T, S>(&client, &source, &sink).await {
                 Ok((_, version)) if version < known => {
-                    timeline.mark_lost(source.path, known, version);
+                    etcd_history.mark_lost(source.path, known, version);
                     return std::future::pending().await; // the process ends
                 }
                 Ok((objects, version)) => {
@@ -151,7 +152,7 @@ pub async fn run_watch<T, S>(
                     sink.replace(objects, version);
                     if !silent {
                         sink.on_heard(version);
-                        sink.on_known_at(asked); // however long the response took
+                        sink.on_known_at(requested); // however long the response took
                     }
                     let end =
                         follow_watch::<T, S>(&client, &source, &*sink, &catch_up, version).await;
@@ -255,6 +256,29 @@ async fn read_list_version(client: &Client, source: &Source) -> Option<u64> {
     timeout(Duration::from_secs(30), read).await.ok()?.ok()
 }
 
+/// A position of the kind that was read while a watch ran.
+struct PositionRead {
+    /// The version up to which events had been delivered when the read was planned.
+    known: u64,
+    began: Instant,
+    /// `None` if the position cannot be read.
+    present: Option<u64>,
+}
+
+async fn read_list_version_at(
+    client: &Client,
+    source: &Source,
+    at: Instant,
+    known: u64,
+) -> PositionRead {
+    tokio::time::sleep_until(at).await;
+    PositionRead {
+        known,
+        began: Instant::now(),
+        present: read_list_version(client, source).await,
+    }
+}
+
 /// Waits for a step between two watches, for as long as it takes. After [`HANDOVER_TIMEOUT`], the sink counts as lost.
 async fn run_until_lost<T, R>(sink: &impl WatchSink<T>, work: impl Future<Output = R>) -> R {
     tokio::pin!(work);
@@ -283,103 +307,210 @@ async fn follow_watch<T, S>(
     source: &Source,
     sink: &S,
     catch_up: &CatchUpSignal,
-    mut version: u64,
+    version: u64,
 ) -> WatchEnd
 where
     T: Send + 'static,
     S: WatchSink<T>,
 {
-    let mut seconds = source.seconds;
-    let mut tried = 0; // the position that a short watch should reach
-    let mut fruitful = false;
-    let end = |version, silent, fruitful| WatchEnd {
+    let mut follower = Follower {
+        client,
+        source,
+        sink,
+        catch_up,
         version,
-        silent,
-        fruitful,
+        tried_position: 0,
+        fruitful: false,
     };
+    let mut seconds = source.seconds;
     loop {
+        match follower.follow_once::<T>(seconds).await {
+            Ok(next_seconds) => seconds = next_seconds,
+            Err(ListNeeded { silent }) => {
+                return WatchEnd {
+                    version: follower.version,
+                    silent,
+                    fruitful: follower.fruitful,
+                };
+            }
+        }
+    }
+}
+
+/// Follows watches of one source. Each watch continues where the former watch has ended.
+struct Follower<'a, S> {
+    client: &'a Client,
+    source: &'a Source,
+    sink: &'a S,
+    catch_up: &'a CatchUpSignal,
+    /// The version up to which events were delivered.
+    version: u64,
+    /// The position that a short watch should reach.
+    tried_position: u64,
+    /// See [`WatchEnd::fruitful`].
+    fruitful: bool,
+}
+
+/// No further watch can continue from the delivered version.
+struct ListNeeded {
+    /// See [`WatchEnd::silent`].
+    silent: bool,
+}
+
+/// How a watch has ended that the next watch continues.
+struct EndedWatch {
+    /// Whether the watch ended when its life was over, or for a request to catch up.
+    is_in_time: bool,
+    /// Whether the position was read while the watch ran.
+    is_position_read: bool,
+    /// Whether a request to catch up has ended the watch.
+    is_catching_up: bool,
+}
+
+/// The times of one watch.
+struct WatchTimes {
+    requested: Instant,
+    /// The API server ends the watch this long after the request.
+    life: Duration,
+    /// Whether the watch should bring a bookmark soon, see [`SHORT_WATCH_SECONDS`].
+    is_short: bool,
+    /// If the watch delivers nothing for this long, it is dead.
+    max_silence: Duration,
+    /// How long after the request the position is read.
+    position_delay: Duration,
+}
+
+impl WatchTimes {
+    /// The times of a watch of `source` that is requested now and lives for `seconds`.
+    fn requested_now(source: &Source, seconds: u32) -> WatchTimes {
+        let is_short = seconds == SHORT_WATCH_SECONDS;
+        let life = Duration::from_secs(seconds.into());
+        let max_silence = MAX_SILENCE.min(life);
+        WatchTimes {
+            requested: Instant::now(),
+            life,
+            is_short,
+            max_silence,
+            position_delay: match source.seconds {
+                _ if is_short => Duration::ZERO,
+                LONG_WATCH_SECONDS => max_silence / 3,
+                _ => CATCH_UP_INTERVAL,
+            },
+        }
+    }
+
+    /// The moment up to which a bookmark that has arrived now proves that all events are known.
+    fn known_by_bookmark(&self) -> Instant {
+        let earliest_last = self.requested + self.life.saturating_sub(BOOKMARK_INTERVAL);
+        // An earlier bookmark is not the one before the end of the watch.
+        match Instant::now() < earliest_last {
+            true => self.requested,
+            false => earliest_last,
+        }
+    }
+}
+
+impl<'a, S> Follower<'a, S> {
+    /// Follows one watch that lives for `seconds`. Returns the life of the next watch, in seconds.
+    async fn follow_once<T>(&mut self, seconds: u32) -> Result<u32, ListNeeded>
+    where
+        T: Send + 'static,
+        S: WatchSink<T>,
+    {
         tokio::time::sleep(Duration::from_millis(rand::random_range(0..50))).await; // the server may close at once
+        let times = WatchTimes::requested_now(self.source, seconds);
+        let stream = self.open_watch::<T>(seconds).await?;
+        let end = self.deliver_stream::<T>(stream, &times).await?;
+        let is_long_lived = self.source.seconds >= LONG_WATCH_SECONDS;
+        if !end.is_in_time {
+            self.sink.on_lost();
+        }
+        let was_read_just_now = end.is_in_time && end.is_position_read && !is_long_lived;
+        if !was_read_just_now {
+            self.check_position::<T>().await?;
+        }
+        Ok(match end {
+            _ if end.is_catching_up => SHORT_WATCH_SECONDS,
+            _ if !end.is_in_time && !is_long_lived => SHORT_WATCH_SECONDS, // to receive a bookmark soon
+            _ => self.source.seconds,
+        })
+    }
+
+    /// Requests a watch from the delivered version.
+    async fn open_watch<T>(
+        &self,
+        seconds: u32,
+    ) -> Result<Pin<Box<dyn AsyncBufRead + Send + 'a>>, ListNeeded>
+    where
+        S: WatchSink<T>,
+    {
+        let (client, path) = (self.client, self.source.path);
         let params = WatchParams {
             bookmarks: true,
             timeout: Some(seconds),
-            label_selector: source.labels.map(Into::into),
-            field_selector: source.fields.clone(),
+            label_selector: self.source.labels.map(Into::into),
+            field_selector: self.source.fields.clone(),
             ..WatchParams::default()
         };
-        let Ok(request) = Request::new(source.path).watch(&params, &version.to_string()) else {
-            return end(version, false, fruitful);
+        let Ok(request) = Request::new(path).watch(&params, &self.version.to_string()) else {
+            return Err(ListNeeded { silent: false });
         };
-        let patience = if seconds == SHORT_WATCH_SECONDS {
-            3
-        } else {
-            30
+        let patience = match seconds {
+            SHORT_WATCH_SECONDS => Duration::from_secs(3),
+            _ => Duration::from_secs(30),
         };
-        let requested = Instant::now();
-        let begun = timeout(
-            Duration::from_secs(patience),
-            client.request_stream(request),
-        );
-        let stream = match run_until_lost(sink, begun).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(e)) => {
-                warn!(
-                    path = source.path,
-                    error = api_request::text(&e),
-                    "watch failed"
-                );
-                return end(version, false, fruitful);
+        let start = timeout(patience, client.request_stream(request));
+        match run_until_lost(self.sink, start).await {
+            Ok(Ok(stream)) => Ok(Box::pin(stream)),
+            Ok(Err(error)) => {
+                warn!(path, error = api_request::text(&error), "watch failed");
+                Err(ListNeeded { silent: false })
             }
             Err(_) => {
-                warn!(path = source.path, "watch timed out");
-                return end(version, true, fruitful);
+                warn!(path, "watch timed out");
+                Err(ListNeeded { silent: true })
             }
-        };
-        let is_short = seconds == SHORT_WATCH_SECONDS;
-        let life = Duration::from_secs(seconds.into());
-        let begin = Instant::now();
-        let silence = MAX_SILENCE.min(life);
-        let pause = match source.seconds {
-            _ if is_short => Duration::ZERO,
-            LONG_WATCH_SECONDS => silence / 3,
-            _ => CATCH_UP_INTERVAL,
-        };
-        let ask = |at, known| async move {
-            tokio::time::sleep_until(at).await;
-            let asked = Instant::now();
-            (known, asked, read_list_version(client, source).await)
-        };
-        let mut asking = Box::pin(ask(requested + pause, version));
-        let (mut has_asked, mut is_told) = (false, false);
-        let mut due = begin + silence;
-        seconds = source.seconds;
-        let mut lines = Box::pin(stream).lines();
+        }
+    }
+
+    /// Passes the lines of a watch to the sink until the watch ends, or until it should catch up. Meanwhile reads the
+    /// position of the kind: the API server sends a bookmark only if it has learnt a newer position of etcd since the
+    /// last one. Without this read, it would learn none for a kind that nobody changes or reads.
+    async fn deliver_stream<T>(
+        &mut self,
+        stream: impl AsyncBufRead + Unpin,
+        times: &WatchTimes,
+    ) -> Result<EndedWatch, ListNeeded>
+    where
+        S: WatchSink<T>,
+    {
+        let (client, source, max_silence) = (self.client, self.source, times.max_silence);
+        let read_at = |at, known| Box::pin(read_list_version_at(client, source, at, known));
+        let mut reading = read_at(times.requested + times.position_delay, self.version);
+        let (mut is_read_done, mut is_position_read) = (false, false);
+        let mut due = Instant::now() + max_silence;
+        let mut lines = stream.lines();
         let mut is_mute = true;
-        let is_in_time = loop {
+        loop {
             let line = tokio::select! {
-                position = catch_up.wait_requested(), if !is_short => {
-                    if position <= version {
+                position = self.catch_up.wait_requested(), if !times.is_short => {
+                    if position <= self.version {
                         continue;
                     }
-                    if position <= tried {
-                        debug!(path = source.path, "listing again as asked");
-                        return end(version, false, true);
-                    }
-                    (tried, seconds) = (position, SHORT_WATCH_SECONDS);
-                    break true;
+                    self.start_catch_up(position)?;
+                    return Ok(EndedWatch { is_in_time: true, is_position_read, is_catching_up: true });
                 }
-                // The API server sends a bookmark only if it has learnt a newer position of etcd since the last one.
-                // Without this read, it would learn none for a kind that nobody changes or reads.
-                (known, asked, present) = &mut asking, if !has_asked => {
-                    match present {
-                        Some(present) if present < known => return end(version, false, fruitful),
+                read = &mut reading, if !is_read_done => {
+                    match read.present {
+                        Some(present) if present < read.known => return Err(ListNeeded { silent: false }),
                         // Nothing was written anywhere since then, so the API server has nothing to send. It will have
                         // soon.
-                        Some(present) if present <= version => {
-                            sink.on_heard(version);
-                            sink.on_known_at(asked); // every existing event has been delivered
-                            asking = Box::pin(ask(Instant::now() + silence / 12, version));
+                        Some(present) if present <= self.version => {
+                            self.sink.on_heard(self.version);
+                            self.sink.on_known_at(read.began); // every existing event has been delivered
+                            reading = read_at(Instant::now() + max_silence / 12, self.version);
                         }
-                        answer => (has_asked, is_told) = (true, answer.is_some()),
+                        present => (is_read_done, is_position_read) = (true, present.is_some()),
                     }
                     continue;
                 }
@@ -387,54 +518,77 @@ where
             };
             let line = match line {
                 Ok(Some(Ok(line))) => line,
-                // The API server ended this watch. The next one continues from `version`. If a watch ends early, the
-                // API server itself may have ended.
-                Ok(None) => break requested.elapsed() + EARLY_END_MARGIN >= life,
-                Ok(Some(Err(e))) => {
-                    debug!(path = source.path, error = %e, "watch broke off");
-                    return end(version, is_mute, fruitful);
+                // The API server ended this watch. The next one continues from the delivered version. If a watch ends
+                // early, the API server itself may have ended.
+                Ok(None) => {
+                    return Ok(EndedWatch {
+                        is_in_time: times.requested.elapsed() + EARLY_END_MARGIN >= times.life,
+                        is_position_read,
+                        is_catching_up: false,
+                    });
+                }
+                Ok(Some(Err(error))) => {
+                    debug!(path = source.path, %error, "watch broke off");
+                    return Err(ListNeeded { silent: is_mute });
                 }
                 Err(_) => {
                     warn!(path = source.path, "watch fell silent");
-                    return end(version, true, fruitful);
+                    return Err(ListNeeded { silent: true });
                 }
             };
-            let Some(delivered) = deliver_event::<T, S>(source, sink, &line, version) else {
-                return end(version, false, fruitful); // usually an error event, 410 Gone
-            };
-            version = delivered.version;
-            (is_mute, fruitful) = (false, true);
-            sink.on_heard(version);
-            // A line may be old, and the next lines may be late, too. Only a bookmark proves that there were no other
-            // events.
-            if delivered.is_bookmark {
-                let (now, earliest) = (
-                    Instant::now(),
-                    requested + life.saturating_sub(BOOKMARK_INTERVAL),
-                );
-                // An earlier bookmark is not the one before the end of the watch.
-                sink.on_known_at(if now < earliest { requested } else { earliest });
-            }
-            due = Instant::now() + silence;
-            if has_asked && source.seconds == LONG_WATCH_SECONDS {
-                (asking, has_asked) = (Box::pin(ask(Instant::now() + pause, version)), false);
-            }
-        };
-        if !is_in_time {
-            sink.on_lost();
-            if source.seconds < LONG_WATCH_SECONDS {
-                seconds = SHORT_WATCH_SECONDS; // to receive a bookmark soon
+            self.deliver_line::<T>(&line, times)?;
+            is_mute = false;
+            due = Instant::now() + max_silence;
+            if is_read_done && source.seconds == LONG_WATCH_SECONDS {
+                is_read_done = false;
+                reading = read_at(Instant::now() + times.position_delay, self.version);
             }
         }
-        if is_in_time && is_told && source.seconds < LONG_WATCH_SECONDS {
-            continue; // the position was read a moment ago
+    }
+
+    /// Lets a short watch follow that should reach this position. If a short watch has already tried to reach it, the
+    /// loop lists again.
+    fn start_catch_up(&mut self, position: u64) -> Result<(), ListNeeded> {
+        if position <= self.tried_position {
+            debug!(path = self.source.path, "listing again as asked");
+            self.fruitful = true;
+            return Err(ListNeeded { silent: false });
         }
-        // A watch that starts at a version in the future is silent until that version is reached. If etcd was restored
-        // to an earlier state, the list detects it.
-        let present = run_until_lost(sink, read_list_version(client, source)).await;
-        if present.is_none_or(|v| v < version) {
-            return end(version, false, fruitful);
+        self.tried_position = position;
+        Ok(())
+    }
+
+    /// Passes one line of a watch to the sink.
+    fn deliver_line<T>(&mut self, line: &str, times: &WatchTimes) -> Result<(), ListNeeded>
+    where
+        S: WatchSink<T>,
+    {
+        let delivered = deliver_event::<T, S>(self.source, self.sink, line, self.version);
+        // Usually an error event with the code 410 (Gone).
+        let delivered = delivered.ok_or(ListNeeded { silent: false })?;
+        self.version = delivered.version;
+        self.fruitful = true;
+        self.sink.on_heard(self.version);
+        // A line may be old, and the next lines may be late, too. Only a bookmark proves that there were no other
+        // events.
+        if delivered.is_bookmark {
+            self.sink.on_known_at(times.known_by_bookmark());
         }
+        Ok(())
+    }
+
+    /// Checks that the delivered version is not in the future. A watch that starts at a version in the future is silent
+    /// until that version is reached. If etcd was restored to an earlier state, the list detects it.
+    async fn check_position<T>(&self) -> Result<(), ListNeeded>
+    where
+        S: WatchSink<T>,
+    {
+        let read = read_list_version(self.client, self.source);
+        let present = run_until_lost(self.sink, read).await;
+        if present.is_none_or(|present| present < self.version) {
+            return Err(ListNeeded { silent: false });
+        }
+        Ok(())
     }
 }
 

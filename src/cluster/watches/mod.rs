@@ -147,13 +147,10 @@ fn spawn_watch<T, S>(
     T: Send + 'static,
     S: WatchSink<T>,
 {
-    let pulse = caches.pulses.register_watch(source.path, catch_up.clone());
-    let task = format!("the watch of {}", pulse.resource());
+    let health = caches.pulses.register_watch(source.path, catch_up.clone());
+    let task = format!("the watch of {}", health.resource());
     let stop = supervisor.stop().clone();
-    let sink = Arc::new(MonitoredSink {
-        sink,
-        health: pulse,
-    });
+    let sink = Arc::new(MonitoredSink { sink, health });
     let watch = watch::run_watch::<T, _>(
         client.clone(),
         source,

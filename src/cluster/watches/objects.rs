@@ -41,11 +41,11 @@ impl<W: CachedKind> CacheSink<W> {
         for object in &objects {
             affected.extend(self.affected_collaset_keys(object.metadata()));
         }
-        let kept = objects
+        let cached = objects
             .into_iter()
             .map(|o| (o.object_key(), o.into_cached()))
             .collect();
-        for key in W::object_cache(&self.caches.objects).replace(kept, version) {
+        for key in W::object_cache(&self.caches.objects).replace(cached, version) {
             // The controller of an object that was deleted before we saw it is unknown; treat it as absent.
             affected.extend(self.affected_collaset_keys(&PodMetadata {
                 namespace: key.namespace,

@@ -51,7 +51,7 @@ impl WatchSink<OwnerUpdate> for OwnerSink {
             .collect();
         let mut known = self.known.lock();
         let now: HashSet<_> = all.iter().map(|(key, _)| key.clone()).collect();
-        let gone = known.difference(&now).cloned().collect();
+        let deleted = known.difference(&now).cloned().collect();
         *known = now;
         let all = all
             .into_iter()
@@ -59,7 +59,7 @@ impl WatchSink<OwnerUpdate> for OwnerSink {
             .collect();
         self.caches
             .index
-            .replace_workloads(self.kind, all, gone, version);
+            .replace_workloads(self.kind, all, deleted, version);
     }
     fn apply(&self, (key, workload): OwnerUpdate) {
         let mut known = self.known.lock();

@@ -22,7 +22,7 @@ pub fn start_registration_watches(
     client: &Client,
     caches: &Caches,
     needed: Vec<RequiredConfiguration>,
-    told: &ConfigurationObserver,
+    observer: &ConfigurationObserver,
     supervisor: &Supervisor,
 ) {
     for needed in needed {
@@ -38,8 +38,8 @@ pub fn start_registration_watches(
         };
         let sink = ConfigurationSink {
             caches: caches.clone(),
-            told: Arc::clone(told),
-            place: caches.registration.expect_configuration(needed),
+            observer: Arc::clone(observer),
+            index: caches.registration.expect_configuration(needed),
         };
         let (sink, catch_up) = (Arc::new(sink), CatchUpSignal::default());
         super::spawn_watch::<WebhookConfiguration, _>(
@@ -51,16 +51,17 @@ pub fn start_registration_watches(
 /// The sink of one configuration.
 struct ConfigurationSink {
     caches: Caches,
-    told: ConfigurationObserver,
-    place: usize,
+    observer: ConfigurationObserver,
+    /// The index of the configuration in the registration.
+    index: usize,
 }
 
 impl ConfigurationSink {
     fn set_stored(&self, stored: StoredConfiguration) {
         if let StoredConfiguration::Stored(configuration) = &stored {
-            (self.told)(configuration);
+            (self.observer)(configuration);
         }
-        if self.caches.registration.set_stored(self.place, stored) {
+        if self.caches.registration.set_stored(self.index, stored) {
             self.caches.changes.notify(Change::Registration);
             match self.caches.registration.take_change() {
                 Some(RegistrationChange::Lacking(gap)) => warn!(

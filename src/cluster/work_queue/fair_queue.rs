@@ -17,7 +17,7 @@ pub struct FairQueue<K> {
     /// The namespaces of `waiting` in the order of their turns.
     order: VecDeque<String>,
     /// How many workers each namespace holds. A namespace without workers has no entry.
-    held: HashMap<String, usize>,
+    workers: HashMap<String, usize>,
     /// How many keys wait.
     len: usize,
     free: usize,
@@ -28,7 +28,7 @@ impl<K> Default for FairQueue<K> {
         FairQueue {
             waiting: HashMap::new(),
             order: VecDeque::new(),
-            held: HashMap::new(),
+            workers: HashMap::new(),
             len: 0,
             free: 0,
         }
@@ -57,8 +57,8 @@ impl<K: QueueKey> FairQueue<K> {
     /// Takes the next key of a namespace that may have another worker. The caller is the worker of the key until it
     /// calls [`FairQueue::release_worker`].
     pub fn take_next(&mut self) -> Option<K> {
-        let held = |namespace: &String| self.held.get(namespace).copied().unwrap_or(0);
-        let next = self.order.iter().position(|n| held(n) < self.free)?;
+        let workers = |namespace: &String| self.workers.get(namespace).copied().unwrap_or(0);
+        let next = self.order.iter().position(|n| workers(n) < self.free)?;
         let namespace = self.order.remove(next)?;
         let waiting = self.waiting.get_mut(&namespace)?;
         let key = waiting.pop_front()?;
@@ -67,7 +67,7 @@ impl<K: QueueKey> FairQueue<K> {
         } else {
             self.order.push_back(namespace.clone());
         }
-        *self.held.entry(namespace).or_default() += 1;
+        *self.workers.entry(namespace).or_default() += 1;
         self.len -= 1;
         self.free -= 1;
         Some(key)
@@ -77,10 +77,10 @@ impl<K: QueueKey> FairQueue<K> {
     pub fn release_worker(&mut self, key: &K) {
         let namespace = key.namespace();
         self.free += 1;
-        if let Some(held) = self.held.get_mut(namespace) {
-            *held -= 1;
-            if *held == 0 {
-                self.held.remove(namespace);
+        if let Some(workers) = self.workers.get_mut(namespace) {
+            *workers -= 1;
+            if *workers == 0 {
+                self.workers.remove(namespace);
             }
         }
     }

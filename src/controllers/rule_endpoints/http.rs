@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use k8s_openapi::ByteString;
 use rustls::crypto::CryptoProvider;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
@@ -247,9 +247,7 @@ fn basic_authorization(user: &str) -> String {
     } else {
         format!("{user}:")
     };
-    let encoded = serde_json::to_value(ByteString(user.into_bytes())).ok();
-    let encoded = encoded.as_ref().and_then(|v| v.as_str());
-    format!("Basic {}", encoded.unwrap_or_default())
+    format!("Basic {}", BASE64_STANDARD.encode(user))
 }
 
 /// The TLS configuration of a client that trusts the endpoints that `trust` accepts.

@@ -473,19 +473,9 @@ fn webhook_rules(rules: &RuleSet) -> impl Iterator<Item = (&CompiledRule, &Arc<C
 
 /// The ID of a call, for the logs of both sides.
 fn trace_id() -> String {
-    let n = rand::random::<u128>();
     // A UUID of version 4, as Kuperator sends.
-    let n = n & !(0xf << 76) | (0x4 << 76);
-    let n = n & !(0x3 << 62) | (0x2 << 62);
-    let hex = format!("{n:032x}");
-    let parts = [
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..],
-    ];
-    parts.join("-")
+    let id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
+    id.to_string()
 }
 
 #[cfg(test)]

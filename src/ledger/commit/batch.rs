@@ -16,7 +16,7 @@ use super::queue::{CommitQueue, LedgerCommand};
 use super::{Ledgers, check_usable};
 use crate::domain::rules::RuleSet;
 use crate::ledger::protocol::BudgetView;
-use crate::ledger::store::{Claims, LedgerStore, RuleKey, Uid, WriteError};
+use crate::ledger::store::{Claims, LedgerStore, RuleKey, RuleSnapshot, Uid, WriteError};
 
 /// How often a batch tries to compare-and-swap before it gives up. After each conflict it reads the object live.
 const MAX_ROUNDS: u32 = 12;
@@ -56,19 +56,19 @@ impl<S: LedgerStore> Ledgers<S> {
     pub(super) async fn commit_batch(
         &self,
         key: &RuleKey,
-        lane: &Mutex<CommitQueue>,
+        queue: &Mutex<CommitQueue>,
         mut batch: Vec<LedgerCommand>,
     ) {
-        match self.write_batch(key, lane, &mut batch).await {
+        match self.write_batch(key, queue, &mut batch).await {
             Ok(outcomes) => {
                 let unwanted = self.send_replies(batch, outcomes);
-                lane.lock().waiting.extend(unwanted); // the task of the queue runs until no command waits
+                queue.lock().waiting.extend(unwanted); // the task of the queue runs until no command waits
             }
             Err(BatchError::Gone) => batch
                 .into_iter()
-                .for_each(|ask| drop(ask.reply_to_claim(Ok(ClaimAnswer::Gone)))),
-            Err(BatchError::Held(why)) => batch.into_iter().for_each(|ask| {
-                drop(ask.reply_to_claim(Err(Denied::for_rule_object(key, why.clone()))))
+                .for_each(|command| drop(command.reply_to_claim(Ok(ClaimAnswer::Gone)))),
+            Err(BatchError::Held(why)) => batch.into_iter().for_each(|command| {
+                drop(command.reply_to_claim(Err(Denied::for_rule_object(key, why.clone()))))
             }),
         }
     }
@@ -89,7 +89,7 @@ impl<S: LedgerStore> Ledgers<S> {
     async fn write_batch(
         &self,
         key: &RuleKey,
-        lane: &Mutex<CommitQueue>,
+        queue: &Mutex<CommitQueue>,
         batch: &mut Vec<LedgerCommand>,
     ) -> Result<Vec<CommandOutcome>, BatchError> {
         let mut base = self
@@ -103,78 +103,116 @@ impl<S: LedgerStore> Ledgers<S> {
         }
         for round in 0..MAX_ROUNDS {
             let now = Instant::now();
-            batch.retain(|ask| ask.is_awaited(now));
+            batch.retain(|command| command.is_awaited(now));
             if batch.is_empty() {
                 return Ok(Vec::new());
             }
             let limit = now + CALL_TIMEOUT;
-            if base.claims.watermark == 0 && batch.iter().any(LedgerCommand::is_claim) {
-                let start = timeout_at(limit, self.start_ledger(key, lane, base.version)).await;
-                let start =
-                    start.map_err(|_| unreachable_error("the list of Pods timed out"))??;
-                Arc::make_mut(&mut base.claims).start_watermark_at(start);
-            }
-            let claims = Claims::clone(&base.claims);
-            let is_doubted = batch.iter().any(LedgerCommand::is_version_repair);
-            let mut claims = self.wait_watermark(key, claims, is_doubted, limit).await?;
-            if batch.iter().any(LedgerCommand::is_claim) {
-                // Events that the cache has missed may have used up the budget.
-                self.wait_following(now + CALL_TIMEOUT)
-                    .await
-                    .map_err(BatchError::Held)?;
-            }
-            if let Some(why) = self.store.history_lost() {
-                return Err(unreachable_error(&*why));
-            }
+            let mut claims = self
+                .usable_claims(key, queue, &mut base, batch, limit)
+                .await?;
             let position = self.store.position();
-            let rests = lane.lock().cooldowns.clone();
+            let cooldowns = queue.lock().cooldowns.clone();
             let outcomes = self.store.with_view(&base.rules, |view| {
                 batch
                     .iter()
-                    .map(|ask| apply_command(view, &base.rules, &mut claims, ask, &rests, now))
+                    .map(|command| {
+                        apply_command(view, &base.rules, &mut claims, command, &cooldowns, now)
+                    })
                     .collect::<Vec<_>>()
             });
-            start_cooldowns(lane, batch, &outcomes, now);
+            start_cooldowns(queue, batch, &outcomes, now);
             if claims == *base.claims && !base.needs_write_back() {
                 return Ok(outcomes);
             }
-            match timeout_at(limit, self.store.compare_and_swap(key, &base, &claims)).await {
-                Ok(Ok(written)) => {
-                    self.counters.writes.fetch_add(1, Ordering::Relaxed);
-                    let is_late = written.version > position;
-                    lane.lock().written = Some(written);
-                    // Normally a write has a later version than all events that the cache has seen. Otherwise etcd may
-                    // have been restored from a backup.
-                    if !is_late {
-                        self.verify_history(&key.namespace)
-                            .await
-                            .map_err(BatchError::Held)?;
-                    }
-                    return Ok(outcomes);
+            if let Some(version) = self.try_write(key, queue, &base, &claims, limit).await? {
+                // Normally a write has a later version than all events that the cache has seen. Otherwise etcd may have
+                // been restored from a backup.
+                if version <= position {
+                    self.verify_history(&key.namespace)
+                        .await
+                        .map_err(BatchError::Held)?;
                 }
-                Ok(Err(WriteError::Gone)) => return Err(BatchError::Gone),
-                Ok(Err(WriteError::Replaced)) => return Err(BatchError::Held(DenyReason::Behind)),
-                Ok(Err(WriteError::Unreachable(why))) => return Err(unreachable_error(why)),
-                Ok(Err(WriteError::NotStored(why))) => {
-                    return Err(BatchError::Held(DenyReason::Unusable(why)));
-                }
-                Err(_) => return Err(unreachable_error("the write timed out")),
-                Ok(Err(WriteError::Conflict)) => {}
+                return Ok(outcomes);
             }
             self.counters.conflicts.fetch_add(1, Ordering::Relaxed);
             back_off(round).await;
-            let known = base;
-            base = timeout_at(Instant::now() + CALL_TIMEOUT, self.store.live_snapshot(key))
-                .await
-                .map_err(|_| unreachable_error("the read timed out"))?
-                .map_err(|e| match e {
-                    WriteError::Replaced => BatchError::Held(DenyReason::Behind),
-                    e => unreachable_error(e.to_string()),
-                })?
-                .ok_or(BatchError::Gone)?;
-            base = check_usable(base.merge_remembered_claims(&known)).map_err(BatchError::Held)?;
+            base = self.read_after_conflict(key, &base).await?;
         }
         Err(BatchError::Held(DenyReason::Contended))
+    }
+
+    /// The claims of `base`, as soon as the batch may be decided by them and the cache. Sets the watermark of a ledger by
+    /// which nobody has decided yet.
+    async fn usable_claims(
+        &self,
+        key: &RuleKey,
+        queue: &Mutex<CommitQueue>,
+        base: &mut RuleSnapshot,
+        batch: &[LedgerCommand],
+        limit: Instant,
+    ) -> Result<Claims, BatchError> {
+        let has_claim = batch.iter().any(LedgerCommand::is_claim);
+        if base.claims.watermark == 0 && has_claim {
+            let start = timeout_at(limit, self.start_ledger(key, queue, base.version)).await;
+            let start = start.map_err(|_| unreachable_error("the list of Pods timed out"))??;
+            Arc::make_mut(&mut base.claims).start_watermark_at(start);
+        }
+        let claims = Claims::clone(&base.claims);
+        let is_doubted = batch.iter().any(LedgerCommand::is_version_repair);
+        let claims = self.wait_watermark(key, claims, is_doubted, limit).await?;
+        if has_claim {
+            // Events that the cache has missed may have used up the budget.
+            self.wait_following(limit).await.map_err(BatchError::Held)?;
+        }
+        match self.store.history_lost() {
+            Some(why) => Err(unreachable_error(&*why)),
+            None => Ok(claims),
+        }
+    }
+
+    /// Writes the claims, if the rule object has still the version of `base`. Returns the version of the write, and
+    /// `None` after a conflict.
+    async fn try_write(
+        &self,
+        key: &RuleKey,
+        queue: &Mutex<CommitQueue>,
+        base: &RuleSnapshot,
+        claims: &Claims,
+        limit: Instant,
+    ) -> Result<Option<u64>, BatchError> {
+        match timeout_at(limit, self.store.compare_and_swap(key, base, claims)).await {
+            Ok(Ok(written)) => {
+                self.counters.writes.fetch_add(1, Ordering::Relaxed);
+                let version = written.version;
+                queue.lock().written = Some(written);
+                Ok(Some(version))
+            }
+            Ok(Err(WriteError::Conflict)) => Ok(None),
+            Ok(Err(WriteError::Gone)) => Err(BatchError::Gone),
+            Ok(Err(WriteError::Replaced)) => Err(BatchError::Held(DenyReason::Behind)),
+            Ok(Err(WriteError::Unreachable(why))) => Err(unreachable_error(why)),
+            Ok(Err(WriteError::NotStored(why))) => Err(BatchError::Held(DenyReason::Unusable(why))),
+            Err(_) => Err(unreachable_error("the write timed out")),
+        }
+    }
+
+    /// Reads the rule object live, and keeps the claims that `known` remembers.
+    async fn read_after_conflict(
+        &self,
+        key: &RuleKey,
+        known: &RuleSnapshot,
+    ) -> Result<RuleSnapshot, BatchError> {
+        let limit = Instant::now() + CALL_TIMEOUT;
+        let live = timeout_at(limit, self.store.live_snapshot(key))
+            .await
+            .map_err(|_| unreachable_error("the read timed out"))?
+            .map_err(|error| match error {
+                WriteError::Replaced => BatchError::Held(DenyReason::Behind),
+                error => unreachable_error(error.to_string()),
+            })?
+            .ok_or(BatchError::Gone)?;
+        check_usable(live.merge_remembered_claims(known)).map_err(BatchError::Held)
     }
 
     /// Waits until the Pod cache has seen all events that the claims rest on, and returns the claims. Versions above
@@ -240,16 +278,16 @@ impl<S: LedgerStore> Ledgers<S> {
     async fn start_ledger(
         &self,
         key: &RuleKey,
-        lane: &Mutex<CommitQueue>,
+        queue: &Mutex<CommitQueue>,
         version: u64,
     ) -> Result<u64, BatchError> {
-        let known = lane.lock().start;
+        let known = queue.lock().start;
         if let Some((_, position)) = known.filter(|(read_at, _)| *read_at == version) {
             return Ok(position);
         }
         let present = self.store.read_present_position(&key.namespace).await;
         let present = present.map_err(|e| unreachable_error(e.to_string()))?;
-        lane.lock().start = Some((version, present));
+        queue.lock().start = Some((version, present));
         Ok(present)
     }
 
@@ -262,10 +300,10 @@ impl<S: LedgerStore> Ledgers<S> {
             let Ok(Some(base)) = self.current_snapshot(key) else {
                 continue;
             };
-            let lane = self.commit_queue(key);
-            let known = lane.lock().start;
+            let queue = self.commit_queue(key);
+            let known = queue.lock().start;
             if base.claims.watermark == 0 && known.is_none_or(|(at, _)| at != base.version) {
-                fresh.push((lane, base.version));
+                fresh.push((queue, base.version));
             }
         }
         let Some(key) = keys.first().filter(|_| fresh.len() > 1) else {
@@ -276,8 +314,8 @@ impl<S: LedgerStore> Ledgers<S> {
         if let Ok(Ok(present)) =
             timeout_at(limit, self.store.read_present_position(&key.namespace)).await
         {
-            for (lane, version) in fresh {
-                lane.lock().start = Some((version, present));
+            for (queue, version) in fresh {
+                queue.lock().start = Some((version, present));
             }
         }
     }
@@ -290,7 +328,7 @@ impl<S: LedgerStore> Ledgers<S> {
         outcomes: Vec<CommandOutcome>,
     ) -> Vec<LedgerCommand> {
         let mut unwanted = Vec::new();
-        for (ask, outcome) in batch.into_iter().zip(outcomes) {
+        for (command, outcome) in batch.into_iter().zip(outcomes) {
             let counter = match &outcome {
                 CommandOutcome::Answered(Ok(_)) => &self.counters.granted,
                 CommandOutcome::Answered(Err(_)) => &self.counters.refused,
@@ -299,13 +337,13 @@ impl<S: LedgerStore> Ledgers<S> {
             };
             counter.fetch_add(1, Ordering::Relaxed);
             if let (CommandOutcome::Released, LedgerCommand::Release { evidence }) =
-                (&outcome, &ask)
+                (&outcome, &command)
                 && evidence.lapsed
             {
                 self.counters.lapsed.fetch_add(1, Ordering::Relaxed);
             }
             if let CommandOutcome::Answered(answer) = outcome {
-                unwanted.extend(ask.reply_to_claim(answer));
+                unwanted.extend(command.reply_to_claim(answer));
             }
         }
         unwanted
@@ -314,18 +352,19 @@ impl<S: LedgerStore> Ledgers<S> {
 
 /// Makes each request rest that was denied because its claim is closing.
 fn start_cooldowns(
-    lane: &Mutex<CommitQueue>,
+    queue: &Mutex<CommitQueue>,
     batch: &[LedgerCommand],
     outcomes: &[CommandOutcome],
     now: Instant,
 ) {
-    for (ask, outcome) in batch.iter().zip(outcomes) {
-        if let LedgerCommand::Claim { disruption, .. } = ask
+    for (command, outcome) in batch.iter().zip(outcomes) {
+        if let LedgerCommand::Claim { disruption, .. } = command
             && let CommandOutcome::Answered(Err(denied)) = outcome
             && let DenyReason::Closing { .. } = denied.why
         {
             let pod = Uid::from(disruption.pod.metadata.uid.as_str());
-            lane.lock()
+            queue
+                .lock()
                 .cooldowns
                 .start_cooldown(&pod, disruption.operation, now);
         }
@@ -336,14 +375,14 @@ fn apply_command(
     view: &dyn BudgetView<Uid>,
     rules: &RuleSet,
     claims: &mut Claims,
-    ask: &LedgerCommand,
-    rests: &Cooldowns,
+    command: &LedgerCommand,
+    cooldowns: &Cooldowns,
     now: Instant,
 ) -> CommandOutcome {
-    match ask {
+    match command {
         LedgerCommand::Claim { disruption, .. } => {
             let pod = &disruption.pod.metadata.uid;
-            let rest = rests.remaining_cooldown(pod, disruption.operation, now);
+            let rest = cooldowns.remaining_cooldown(pod, disruption.operation, now);
             CommandOutcome::Answered(decide_claim(view, rules, claims, disruption, rest))
         }
         LedgerCommand::Withdraw {

@@ -41,7 +41,7 @@ impl Cooldowns {
             return None;
         }
         let end = self.0.get(&(pod.into(), operation))?;
-        let left = end.saturating_duration_since(now);
-        (!left.is_zero()).then_some(left)
+        let remaining = end.saturating_duration_since(now);
+        (!remaining.is_zero()).then_some(remaining)
     }
 }

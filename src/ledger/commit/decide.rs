@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::answer::{ClaimAnswer, Denied, DenyReason, Disruption};
 use super::earlier_claims::EarlierClaims;
+use crate::api::int_or_percent::IntOrPercent;
 use crate::api::size_limits::{MAX_LEDGER_BYTES, json_bytes};
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::BindingMinimum;
@@ -18,8 +19,25 @@ const CLAIM_BYTES: usize = 520;
 /// The same for one container of a claim.
 const CONTAINER_BYTES: usize = 90;
 
-/// Adds a claim for the disruption to `claims`. If several rules hold the Pod, the strictest rule decides. `rest` is
-/// the time for which the request still rests: until then it may not take the last place of the budget.
+/// The rule that decides about a Pod: the strictest of all rules that hold the Pod.
+struct StrictestRule {
+    name: String,
+    /// How many Pods must stay available; 0 if the request bypasses the rule object.
+    desired: u32,
+    /// The minimum of the rule, if the minimum and not the maximum decides.
+    minimum: Option<IntOrPercent>,
+}
+
+fn denied(rules: &RuleSet, rule: &str, why: DenyReason) -> Denied {
+    Denied {
+        object: rules.name.clone(),
+        rule: rule.to_owned(),
+        why,
+    }
+}
+
+/// Adds a claim for the disruption to `claims`. If several rules hold the Pod, the strictest rule decides. `cooldown`
+/// is the time for which the request still rests: until then it may not take the last place of the budget.
 ///
 /// # Errors
 /// The rule that denies, and why. `claims` is unchanged.
@@ -28,107 +46,146 @@ pub fn decide_claim(
     rules: &RuleSet,
     claims: &mut Claims,
     disruption: &Disruption,
-    rest: Option<Duration>,
+    cooldown: Option<Duration>,
 ) -> Result<ClaimAnswer, Denied> {
-    let refuse = |rule: &str, why| Denied {
-        object: rules.name.clone(),
-        rule: rule.to_owned(),
-        why,
-    };
     if !disruption.is_generation_known(rules) {
-        return Err(refuse("", DenyReason::Changed));
+        return Err(denied(rules, "", DenyReason::Changed));
     }
-    let pod = &disruption.pod;
     let is_bypassed = disruption.bypassed_rules.contains(&rules.name);
-    let (rule, desired, minimum) = match rules.availability_rules(pod) {
-        AvailabilityRules::NotHeld => return Ok(ClaimAnswer::NotHeld),
-        // The claim is written although the rule is broken, because other decisions must count the Pod as going.
-        AvailabilityRules::Broken { rule, .. } if is_bypassed => (rule, 0, None),
-        AvailabilityRules::Broken { rule, reason: why } => {
-            return Err(refuse(&rule, DenyReason::Broken(why)));
-        }
-        AvailabilityRules::Held(held) => {
-            let all = held
-                .into_iter()
-                .map(|(rule, limits)| (rule, limits, limits.desired(expected_pods(view))));
-            match all.max_by_key(|(_, _, desired)| *desired) {
-                Some((rule, _, _)) if is_bypassed => (rule.to_owned(), 0, None),
-                Some((rule, limits, desired)) => {
-                    let minimum = limits.binding_minimum(expected_pods(view));
-                    (rule.to_owned(), desired, minimum)
-                }
-                None => return Ok(ClaimAnswer::NotHeld),
-            }
-        }
+    let Some(rule) = strictest_rule(view, rules, &disruption.pod, is_bypassed)? else {
+        return Ok(ClaimAnswer::NotHeld);
     };
-    let rule = rule.as_str();
-    let uid = Uid::from(pod.metadata.uid.as_str());
-    let former = EarlierClaims::from_claims(claims, disruption, is_bypassed);
-    let earlier = former.detail.as_deref();
-    let rest = rest.filter(|_| earlier.is_none() && !is_bypassed);
-    let spare = u32::from(rest.is_some());
-    let until = earlier.map_or(disruption.detail.since, |earlier| {
+    let earlier = EarlierClaims::from_claims(claims, disruption, is_bypassed);
+    let earlier_detail = earlier.detail.as_deref();
+    let cooldown = cooldown.filter(|_| earlier_detail.is_none() && !is_bypassed);
+    let closing_until = earlier_detail.map_or(disruption.detail.since, |earlier| {
         let end = earlier.until.checked_add(LAPSE_MARGIN);
         end.unwrap_or(earlier.until)
     });
     let request = ClaimRequest {
-        pod: uid,
+        pod: Uid::from(disruption.pod.metadata.uid.as_str()),
         operation: disruption.operation,
-        at: pod.metadata.resource_version,
+        at: disruption.pod.metadata.resource_version,
         detail: disruption.detail.clone().merge_earlier_detail(
-            earlier,
+            earlier_detail,
             disruption.operation,
-            former.gives_way,
+            earlier.gives_way,
         ),
     };
+    let may_replace = |old: &ClaimDetail| request.detail.may_replace(old, request.operation);
+    let is_replacement = earlier.is_served && earlier_detail.is_some_and(may_replace);
+    if !fits_ledger(claims, &request) {
+        let claims = claims.claims.len();
+        return Err(denied(rules, &rule.name, DenyReason::Crowded { claims }));
+    }
+    let kept_free = u32::from(cooldown.is_some());
+    let desired = rule.desired.saturating_add(kept_free);
+    let granted = match is_replacement {
+        true => replace_claim(view, claims, desired, request),
+        false => claims.admit_claim(view, desired, request),
+    };
+    granted.map(ClaimAnswer::Granted).map_err(|refusal| {
+        let why = match refusal {
+            ClaimRefusal::Behind { .. } => DenyReason::Behind,
+            ClaimRefusal::UnderWay => DenyReason::UnderWay,
+            ClaimRefusal::Closing => DenyReason::Closing {
+                until: closing_until,
+            },
+            ClaimRefusal::Full { left, expected, .. } => {
+                match cooldown.filter(|_| left >= rule.desired) {
+                    Some(left) => DenyReason::Resting { left },
+                    None => full_budget(&rule, expected, claims.count_unclaimed(view)),
+                }
+            }
+        };
+        denied(rules, &rule.name, why)
+    })
+}
+
+/// The rule that decides about the Pod. `None` if no rule of the object holds the Pod.
+///
+/// # Errors
+/// If a rule that may apply cannot be read.
+fn strictest_rule(
+    view: &dyn BudgetView<Uid>,
+    rules: &RuleSet,
+    pod: &Pod,
+    is_bypassed: bool,
+) -> Result<Option<StrictestRule>, Denied> {
+    let bypassed = |name| StrictestRule {
+        name,
+        desired: 0,
+        minimum: None,
+    };
+    let applying = match rules.availability_rules(pod) {
+        AvailabilityRules::NotHeld => return Ok(None),
+        // The claim is written although the rule is broken, because other decisions must count the Pod as going.
+        AvailabilityRules::Broken { rule, .. } if is_bypassed => return Ok(Some(bypassed(rule))),
+        AvailabilityRules::Broken { rule, reason } => {
+            return Err(denied(rules, &rule, DenyReason::Broken(reason)));
+        }
+        AvailabilityRules::Held(applying) => applying,
+    };
+    let strictest = applying
+        .into_iter()
+        .map(|(rule, limits)| (rule, limits, limits.desired(expected_pods(view))))
+        .max_by_key(|(_, _, desired)| *desired);
+    Ok(strictest.map(|(rule, limits, desired)| match is_bypassed {
+        true => bypassed(rule.to_owned()),
+        false => StrictestRule {
+            name: rule.to_owned(),
+            desired,
+            minimum: limits.binding_minimum(expected_pods(view)),
+        },
+    }))
+}
+
+/// Whether the ledger has room for the claim beside the claims that it does not replace.
+fn fits_ledger(claims: &Claims, request: &ClaimRequest<Uid, ClaimDetail>) -> bool {
     let key = (request.pod.clone(), request.operation);
-    let may_replace = |old| request.detail.may_replace(old, request.operation);
-    let begins_anew = former.is_served && earlier.is_some_and(may_replace);
     let others = claims.claims.iter().filter(|(other, _)| **other != key);
     let taken: usize = others
         .map(|((uid, _), claim)| claim_bytes(uid, &claim.detail))
         .sum();
-    if taken + claim_bytes(&request.pod, &request.detail) > MAX_LEDGER_BYTES {
-        let claims = claims.claims.len();
-        return Err(refuse(rule, DenyReason::Crowded { claims }));
+    taken + claim_bytes(&request.pod, &request.detail) <= MAX_LEDGER_BYTES
+}
+
+/// Replaces the claim instead of renewing it: the leader closes a claim that has been renewed, and then the claim admits
+/// nothing more. After a refusal the earlier claim stays.
+fn replace_claim(
+    view: &dyn BudgetView<Uid>,
+    claims: &mut Claims,
+    desired: u32,
+    request: ClaimRequest<Uid, ClaimDetail>,
+) -> Result<ClaimGrant, ClaimRefusal> {
+    let key = (request.pod.clone(), request.operation);
+    let earlier = claims.claims.remove(&key);
+    let is_first = earlier.is_none();
+    let granted = claims.admit_claim(view, desired, request);
+    if let (Err(_), Some(earlier)) = (&granted, earlier) {
+        claims.claims.insert(key, earlier);
     }
-    // The claim is replaced instead of renewed: the leader closes a claim that has been renewed, and then it admits
-    // nothing more.
-    let former = begins_anew.then(|| claims.claims.remove(&key)).flatten();
-    let granted = claims.admit_claim(view, desired.saturating_add(spare), request);
-    if let (Err(_), Some(former)) = (&granted, &former) {
-        claims.claims.insert(key, former.clone());
-    }
-    let kept = |grant: ClaimGrant| ClaimGrant {
-        fresh: grant.fresh && former.is_none(), // the Pod keeps its earlier claim even if another rule denies
+    granted.map(|grant| ClaimGrant {
+        fresh: grant.fresh && is_first, // the Pod keeps its earlier claim even if another rule denies
         ..grant
-    };
-    granted
-        .map(|grant| ClaimAnswer::Granted(kept(grant)))
-        .map_err(|refusal| match refusal {
-            ClaimRefusal::Behind { .. } => refuse(rule, DenyReason::Behind),
-            ClaimRefusal::UnderWay => refuse(rule, DenyReason::UnderWay),
-            ClaimRefusal::Closing => refuse(rule, DenyReason::Closing { until }),
-            ClaimRefusal::Full { left, expected, .. } => {
-                if let Some(rest) = rest.filter(|_| left >= desired) {
-                    return refuse(rule, DenyReason::Resting { left: rest });
-                }
-                let available = claims.count_unclaimed(view);
-                let why = DenyReason::Full {
-                    used: expected.saturating_sub(available),
-                    limit: expected.saturating_sub(desired),
-                    expected,
-                    minimum: minimum.map(|value| BindingMinimum {
-                        value,
-                        desired,
-                        available,
-                    }),
-                    holders: Vec::new(),
-                    lasting: Box::default(),
-                };
-                refuse(rule, why)
-            }
-        })
+    })
+}
+
+/// The denial by a budget that is used up. The holders of its claims are added later.
+fn full_budget(rule: &StrictestRule, expected: u32, available: u32) -> DenyReason {
+    let desired = rule.desired;
+    DenyReason::Full {
+        used: expected.saturating_sub(available),
+        limit: expected.saturating_sub(desired),
+        expected,
+        minimum: rule.minimum.map(|value| BindingMinimum {
+            value,
+            desired,
+            available,
+        }),
+        holders: Vec::new(),
+        lasting: Box::default(),
+    }
 }
 
 /// The most bytes that a claim takes in etcd. The UID appears in it twice.
@@ -161,19 +218,15 @@ pub fn admit_unavailable(
     if pod.status.phase == "Pending" {
         return Ok(());
     }
-    let held = match rules.availability_rules(pod) {
+    let applying = match rules.availability_rules(pod) {
         AvailabilityRules::NotHeld => return Ok(()),
-        AvailabilityRules::Held(held) => held,
+        AvailabilityRules::Held(applying) => applying,
         // A broken rule may have an `unhealthyPodPolicy`.
-        AvailabilityRules::Broken { rule, reason: why } => {
-            return Err(Denied {
-                object: rules.name.clone(),
-                rule,
-                why: DenyReason::Broken(why),
-            });
+        AvailabilityRules::Broken { rule, reason } => {
+            return Err(denied(rules, &rule, DenyReason::Broken(reason)));
         }
     };
-    let strict = held
+    let strict = applying
         .into_iter()
         .filter(|(_, limits)| limits.if_healthy)
         .map(|(rule, limits)| (rule, limits.desired(expected_pods(view))));
@@ -183,10 +236,8 @@ pub fn admit_unavailable(
     let uid = Uid::from(pod.metadata.uid.as_str());
     claims
         .admit_unavailable(view, desired, &uid)
-        .map_err(|refusal| Denied {
-            object: rules.name.clone(),
-            rule: rule.to_owned(),
-            why: match refusal {
+        .map_err(|refusal| {
+            let why = match refusal {
                 ClaimRefusal::Full {
                     left,
                     desired,
@@ -199,6 +250,7 @@ pub fn admit_unavailable(
                 ClaimRefusal::Behind { .. } | ClaimRefusal::UnderWay | ClaimRefusal::Closing => {
                     DenyReason::Behind
                 }
-            },
+            };
+            denied(rules, rule, why)
         })
 }

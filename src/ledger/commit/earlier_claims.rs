@@ -23,7 +23,7 @@ pub struct EarlierClaims<'a> {
 }
 
 impl<'a> EarlierClaims<'a> {
-    /// Looks up the claim for the Pod as the request shows it. `beyond` says that the budget does not hold the
+    /// Looks up the claim for the Pod as the request shows it. `is_bypassed` says that the budget does not hold the
     /// disruption.
     pub fn from_claims(claims: &'a Claims, disruption: &Disruption, is_bypassed: bool) -> Self {
         let (pod, operation) = (&disruption.pod, disruption.operation);
@@ -67,10 +67,10 @@ fn is_done(pod: &Pod, change: &ClaimDetail) -> bool {
 
 /// The change without the containers that, by the status of the Pod, already run their new image.
 fn without_done(pod: &Pod, change: &ClaimDetail) -> ClaimDetail {
-    let mut left = change.clone();
-    left.containers.retain(|container| {
+    let mut remaining = change.clone();
+    remaining.containers.retain(|container| {
         let restart = inplace::restart_progress_of(pod, std::slice::from_ref(container));
         container.image.is_none() || restart < RestartProgress::Nothing
     });
-    left
+    remaining
 }

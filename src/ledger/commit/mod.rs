@@ -141,10 +141,11 @@ impl<S: LedgerStore> Ledgers<S> {
             return Ok(ClaimAnswer::Gone);
         };
         let mut claims = Claims::clone(&base.claims);
-        let lane = self.queues.lock().get(key).cloned();
-        let rest = lane.and_then(|lane| lane.lock().remaining_cooldown(disruption, Instant::now()));
+        let queue = self.queues.lock().get(key).cloned();
+        let cooldown =
+            queue.and_then(|queue| queue.lock().remaining_cooldown(disruption, Instant::now()));
         self.store.with_view(&base.rules, |view| {
-            decide::decide_claim(view, &base.rules, &mut claims, disruption, rest)
+            decide::decide_claim(view, &base.rules, &mut claims, disruption, cooldown)
         })
     }
 
@@ -240,12 +241,12 @@ impl<S: LedgerStore> Ledgers<S> {
 
     /// Whether no lock is held for longer than `wait`. This function blocks; the watchdog calls it.
     pub fn is_unlocked_within(&self, wait: Duration) -> bool {
-        let Some(lanes) = self.queues.try_lock_for(wait) else {
+        let Some(queues) = self.queues.try_lock_for(wait) else {
             return false;
         };
-        let all: Vec<_> = lanes.values().cloned().collect();
-        drop(lanes);
-        all.iter().all(|lane| lane.try_lock_for(wait).is_some())
+        let all: Vec<_> = queues.values().cloned().collect();
+        drop(queues);
+        all.iter().all(|queue| queue.try_lock_for(wait).is_some())
     }
 
     /// Lowers versions that are above the present position of the Pods to this position, in the background. Only the
@@ -293,7 +294,7 @@ impl<S: LedgerStore> Ledgers<S> {
             .queues
             .lock()
             .get(key)
-            .and_then(|lane| lane.lock().written.clone());
+            .and_then(|queue| queue.lock().written.clone());
         match written {
             Some(written)
                 if written.version > cached.version && self.store.history_lost().is_none() =>

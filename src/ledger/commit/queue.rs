@@ -82,11 +82,11 @@ impl CommitQueue {
     fn take_batch(&mut self, now: Instant) -> Vec<LedgerCommand> {
         let mut batch = std::mem::take(&mut self.waiting);
         if batch.iter().any(LedgerCommand::is_claim)
-            && let Some((since, riding)) = self.deferred_releases.take()
+            && let Some((since, deferred)) = self.deferred_releases.take()
             && now - since < DEFERRED_RELEASE_TTL
         {
-            let riding = riding.into_iter();
-            batch.extend(riding.map(|evidence| LedgerCommand::Release { evidence }));
+            let deferred = deferred.into_iter();
+            batch.extend(deferred.map(|evidence| LedgerCommand::Release { evidence }));
         }
         batch
     }
@@ -129,16 +129,16 @@ impl<S: LedgerStore> Ledgers<S> {
     }
 
     /// Adds a command to the commit queue of its rule object, and starts the task of the queue if it is not running.
-    pub(super) fn enqueue_command(self: &Arc<Self>, key: &RuleKey, ask: LedgerCommand) {
-        let lane = self.commit_queue(key);
-        let mut state = lane.lock();
+    pub(super) fn enqueue_command(self: &Arc<Self>, key: &RuleKey, command: LedgerCommand) {
+        let queue = self.commit_queue(key);
+        let mut state = queue.lock();
         if state.waiting.len() >= MAX_QUEUED_COMMANDS {
             drop(state);
-            drop(ask.reply_to_claim(Err(Denied::for_rule_object(key, DenyReason::Contended))));
+            drop(command.reply_to_claim(Err(Denied::for_rule_object(key, DenyReason::Contended))));
             return;
         }
-        let gathers = ask.is_begin();
-        state.waiting.push(ask);
+        let gathers = command.is_begin();
+        state.waiting.push(command);
         if !state.running {
             state.running = true;
             drop(state);
@@ -147,7 +147,7 @@ impl<S: LedgerStore> Ledgers<S> {
                 if gathers {
                     sleep(BATCH_DELAY).await;
                 }
-                ledgers.run_queue(&key, &lane).await;
+                ledgers.run_queue(&key, &queue).await;
             });
         }
     }
@@ -155,13 +155,13 @@ impl<S: LedgerStore> Ledgers<S> {
     /// Defers releases until this replica writes the next claim of the rule. They replace the releases of an earlier
     /// call. If no claim is written, nothing is lost: these claims take nothing from the budget.
     pub fn defer_releases(&self, key: &RuleKey, releases: Vec<Evidence>) {
-        let lane = match releases.is_empty() {
+        let queue = match releases.is_empty() {
             true => self.queues.lock().get(key).cloned(), // do not create a queue for this
             false => Some(self.commit_queue(key)),
         };
-        if let Some(lane) = lane {
-            let riding = (!releases.is_empty()).then(|| (Instant::now(), releases));
-            lane.lock().deferred_releases = riding;
+        if let Some(queue) = queue {
+            let deferred = (!releases.is_empty()).then(|| (Instant::now(), releases));
+            queue.lock().deferred_releases = deferred;
         }
     }
 
@@ -177,25 +177,25 @@ impl<S: LedgerStore> Ledgers<S> {
     }
 
     fn drop_unused_queues(&self) {
-        let mut gone: Vec<RuleKey> = self.queues.lock().keys().cloned().collect();
+        let mut unused: Vec<RuleKey> = self.queues.lock().keys().cloned().collect();
         // The lock must not be held here: another task may hold the lock of the cache and wait for this lock.
-        gone.retain(|key| self.store.cached_snapshot(key).is_none());
-        let mut lanes = self.queues.lock();
-        for key in gone {
+        unused.retain(|key| self.store.cached_snapshot(key).is_none());
+        let mut queues = self.queues.lock();
+        for key in unused {
             // The task or caller that uses a queue holds a reference to it.
-            if lanes
+            if queues
                 .get(&key)
-                .is_some_and(|lane| Arc::strong_count(lane) == 1)
+                .is_some_and(|queue| Arc::strong_count(queue) == 1)
             {
-                lanes.remove(&key);
+                queues.remove(&key);
             }
         }
     }
 
-    async fn run_queue(self: Arc<Self>, key: &RuleKey, lane: &Mutex<CommitQueue>) {
+    async fn run_queue(self: Arc<Self>, key: &RuleKey, queue: &Mutex<CommitQueue>) {
         loop {
             let batch = {
-                let mut state = lane.lock();
+                let mut state = queue.lock();
                 if state.waiting.is_empty() {
                     state.running = false;
                     return;
@@ -204,7 +204,7 @@ impl<S: LedgerStore> Ledgers<S> {
             };
             // A panic drops the commands of the batch, which denies them. The queue must continue with the commands
             // behind them.
-            let work = AssertUnwindSafe(self.commit_batch(key, lane, batch)).catch_unwind();
+            let work = AssertUnwindSafe(self.commit_batch(key, queue, batch)).catch_unwind();
             if work.await.is_err() {
                 self.counters.panics.fetch_add(1, Ordering::Relaxed);
                 error!(namespace = %key.namespace, rule = %key.name, "a write of a ledger panicked");

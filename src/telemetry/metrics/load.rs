@@ -47,30 +47,24 @@ pub struct LoadMetrics {
 impl LoadMetrics {
     /// Creates the metrics and adds them to `exposition`.
     pub fn register(exposition: &Exposition) -> LoadMetrics {
-        let m = LoadMetrics::default();
-        exposition.register(|r| {
-            r.register(
+        LoadMetrics {
+            open: exposition.add_default(
                 "connections_by_standing",
                 "Open connections, proven by an accepted call or not",
-                m.open.clone(),
-            );
-            r.register(
+            ),
+            shed: exposition.add_default(
                 "connections_shed",
                 "Connections closed because a limit was reached or the client sent nothing",
-                m.shed.clone(),
-            );
-            r.register(
+            ),
+            bodies: exposition.add_default(
                 "bodies_shed",
                 "Request bodies discarded while they arrived, because the memory limit was reached",
-                m.bodies.clone(),
-            );
-            r.register(
+            ),
+            unlogged: exposition.add_default(
                 "log_lines_suppressed",
                 "Log lines about calls that were suppressed because there were too many",
-                m.unlogged.clone(),
-            );
-        });
-        m
+            ),
+        }
     }
 
     /// Open connections of a listener that are `proven` or `unproven`.

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 pub use self::load::LoadMetrics;
 
@@ -44,6 +44,17 @@ impl Exposition {
     /// Adds metrics. A name that is registered twice appears twice, so each part must register once per process.
     pub fn register<T>(&self, add: impl FnOnce(&mut Registry) -> T) -> T {
         add(&mut self.0.write().own)
+    }
+
+    /// Adds a metric, and returns it.
+    fn add<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        self.register(|registry| registry.register(name, help, metric.clone()));
+        metric
+    }
+
+    /// The same as [`Exposition::add`], for a metric without parameters.
+    fn add_default<M: Metric + Clone + Default>(&self, name: &str, help: &str) -> M {
+        self.add(name, help, M::default())
     }
 
     /// The same as [`Exposition::register`], without the prefix.
@@ -169,75 +180,47 @@ impl ServerMetrics {
 
     /// Creates the metrics and adds them to `exposition`.
     pub fn register(exposition: &Exposition) -> ServerMetrics {
-        let m = ServerMetrics {
-            reviews: Family::default(),
-            duration: Family::new_with_constructor(review_histogram),
-            in_flight: Gauge::default(),
-            shed: Family::default(),
-            late: Family::default(),
-            panics: Family::default(),
-            connections: Family::default(),
-            handshakes_failed: Counter::default(),
-            refused: Family::default(),
-            certificate_expiry: Gauge::default(),
-            certificate_loads: Counter::default(),
-            certificate_failures: Counter::default(),
-            load: LoadMetrics::register(exposition),
-        };
-        exposition.register(|r| {
-            r.register("reviews", "Answers to webhook calls", m.reviews.clone());
-            r.register(
+        let load = LoadMetrics::register(exposition);
+        let metrics = ServerMetrics {
+            reviews: exposition.add_default("reviews", "Answers to webhook calls"),
+            duration: exposition.add(
                 "review_duration_seconds",
                 "Time from request head to verdict",
-                m.duration.clone(),
-            );
-            r.register(
-                "reviews_in_flight",
-                "Reviews being decided",
-                m.in_flight.clone(),
-            );
-            r.register(
+                Family::new_with_constructor(review_histogram),
+            ),
+            in_flight: exposition.add_default("reviews_in_flight", "Reviews being decided"),
+            shed: exposition.add_default(
                 "reviews_shed",
                 "Reviews answered by the fallback for overload",
-                m.shed.clone(),
-            );
-            r.register(
+            ),
+            late: exposition.add_default(
                 "reviews_late",
                 "Reviews answered by the fallback at the deadline",
-                m.late.clone(),
-            );
-            r.register("review_panics", "Reviews that panicked", m.panics.clone());
-            r.register("connections", "Open connections", m.connections.clone());
-            r.register(
-                "tls_handshakes_failed",
-                "TLS handshakes that failed",
-                m.handshakes_failed.clone(),
-            );
-            r.register(
+            ),
+            panics: exposition.add_default("review_panics", "Reviews that panicked"),
+            connections: exposition.add_default("connections", "Open connections"),
+            handshakes_failed: exposition
+                .add_default("tls_handshakes_failed", "TLS handshakes that failed"),
+            refused: exposition.add_default(
                 "calls_refused",
                 "Calls that were refused before their bodies were read: without the certificate or the path that is asked for",
-                m.refused.clone(),
-            );
-            r.register(
+            ),
+            certificate_expiry: exposition.add_default(
                 "certificate_expiry_timestamp_seconds",
                 "Expiry of the served certificate, seconds since 1970; 0 without one",
-                m.certificate_expiry.clone(),
-            );
-            r.register(
-                "certificate_loads",
-                "Certificates taken into service",
-                m.certificate_loads.clone(),
-            );
-            r.register(
+            ),
+            certificate_loads: exposition
+                .add_default("certificate_loads", "Certificates taken into service"),
+            certificate_failures: exposition.add_default(
                 "certificate_failures",
                 "Failed attempts to renew or reload the certificate",
-                m.certificate_failures.clone(),
-            );
-        });
+            ),
+            load,
+        };
         for reason in REFUSALS {
-            drop(m.refused.get_or_create(&RefusedLabel { reason }));
+            drop(metrics.refused.get_or_create(&RefusedLabel { reason }));
         }
-        m
+        metrics
     }
 }
 

@@ -81,17 +81,17 @@ pub fn next_step(
     let authority_due = is_renewal_due(first, now);
     let pair = match check_pair_names(current, &roots, now, names) {
         Ok(pair) => pair,
-        Err(why) if can_sign && !authority_due => return RenewalStep::Leaf(why),
-        Err(why) => return RenewalStep::Everything(why),
+        Err(reason) if can_sign && !authority_due => return RenewalStep::Leaf(reason),
+        Err(reason) => return RenewalStep::Everything(reason),
     };
     let leaf_due = renewal_time(pair.not_before(), pair.not_after()) <= now;
     if authority_due || (leaf_due && !can_sign) {
-        let why = if authority_due {
+        let reason = if authority_due {
             "two thirds of its life have passed"
         } else {
             "ca.key cannot sign the next leaf"
         };
-        return RenewalStep::Authority(why.to_owned());
+        return RenewalStep::Authority(reason.to_owned());
     }
     if !is_signed_by(&pair, &roots[..1], now) {
         return match is_known_everywhere(first, now, policy) {

@@ -8,24 +8,25 @@ use crate::tls::PairError;
 
 /// Time limit of one API request.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
+
 /// Why the certificates could not be synchronised.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     /// The API server refused a request.
     #[error(
-        "{what}: {message}; the service account needs get, create and update on Secrets of its namespace, and get and patch on webhook configurations"
+        "{description}: {message}; the service account needs get, create and update on Secrets of its namespace, and get and patch on webhook configurations"
     )]
     Forbidden {
         /// The request and its object.
-        what: String,
+        description: String,
         /// The message of the API server.
         message: String,
     },
     /// The API server could not be reached, or did not answer.
-    #[error("{what}: {why}")]
+    #[error("{description}: {why}")]
     Api {
         /// The request and its object.
-        what: String,
+        description: String,
         /// The cause of the failure.
         why: String,
     },
@@ -59,26 +60,37 @@ pub(super) fn is_write_applied<T>(
     }
 }
 
-/// A failed request. `what` names the request and its object.
+/// A failed request. `description` names the request and its object.
 pub(super) struct FailedRequest {
-    what: String,
+    description: String,
     failure: ApiFailure,
 }
 
 impl From<FailedRequest> for SyncError {
-    fn from(FailedRequest { what, failure }: FailedRequest) -> SyncError {
+    fn from(
+        FailedRequest {
+            description,
+            failure,
+        }: FailedRequest,
+    ) -> SyncError {
         let why = failure.text();
         match failure.code() {
-            Some(401 | 403) => SyncError::Forbidden { what, message: why },
-            _ => SyncError::Api { what, why },
+            Some(401 | 403) => SyncError::Forbidden {
+                description,
+                message: why,
+            },
+            _ => SyncError::Api { description, why },
         }
     }
 }
 
 pub(super) async fn send_request<T>(
-    what: String,
+    description: String,
     call: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, FailedRequest> {
     let answer = api_request::within(REQUEST_DEADLINE, call).await;
-    answer.map_err(|failure| FailedRequest { what, failure })
+    answer.map_err(|failure| FailedRequest {
+        description,
+        failure,
+    })
 }

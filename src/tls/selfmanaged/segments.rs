@@ -83,10 +83,10 @@ impl PathSegments {
         // A segment of this age has been published for so long that no API server uses an earlier one.
         let known = policy.segment_settle.saturating_mul(2);
         if let Some(current) = next.0.iter().position(|segment| age(segment) >= known) {
-            let mut place = 0;
+            let mut position = 0;
             next.0.retain(|segment| {
-                place += 1;
-                place <= current + 1 || published.contains(&segment.text)
+                position += 1;
+                position <= current + 1 || published.contains(&segment.text)
             });
         }
         (next != *self).then_some(next)

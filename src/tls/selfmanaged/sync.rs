@@ -28,7 +28,7 @@ use crate::tls::{CertificatePair, CertificateResolver};
 /// Maximum number of rounds of one [`SelfManaged::ensure_certificates`]. Each round ends with a write of this or
 /// another replica, and only a few writes are needed in total.
 const MAX_ROUNDS: u32 = 10;
-/// Longest pause after a conflict. Pauses after failures are multiples of it.
+/// Longest pause after a conflict, and half of the pause after the first failure.
 const MIN_PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause after failures.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
@@ -59,6 +59,17 @@ pub struct SelfManaged {
     /// Receives the segments of the webhook paths; `None` if plain paths are published.
     path_guard: Option<Arc<PathGuard>>,
     wake: Arc<Notify>,
+}
+
+/// A webhook configuration that was read, and the API to write it.
+type StoredConfiguration<'a> = (&'a Api<DynamicObject>, DynamicObject);
+
+/// The paths of the webhook configurations.
+struct StoredPaths {
+    /// The segments in the paths.
+    segments: Vec<String>,
+    /// Whether an entry has a path without a segment, or a configuration does not exist.
+    has_plain: bool,
 }
 
 /// The result of one round.
@@ -99,9 +110,9 @@ impl SelfManaged {
         }
     }
 
-    /// Publishes paths with a random segment, and passes the accepted segments to `doors`.
-    pub fn with_segments(mut self, doors: Arc<PathGuard>) -> SelfManaged {
-        self.path_guard = Some(doors);
+    /// Publishes paths with a random segment, and passes the accepted segments to `path_guard`.
+    pub fn with_segments(mut self, path_guard: Arc<PathGuard>) -> SelfManaged {
+        self.path_guard = Some(path_guard);
         self
     }
 
@@ -166,89 +177,35 @@ impl SelfManaged {
     /// it has written the Secret before. So either this function reads the newer Secret, or its write conflicts. An old
     /// Secret never overwrites the authorities that a newer Secret has published.
     async fn sync_once(&self, now: Timestamp) -> Result<SyncRound, SyncError> {
-        let mut configurations = Vec::new();
-        for (api, name) in self
-            .configurations
-            .iter()
-            .zip([&self.target.mutating, &self.target.validating])
-        {
-            let what = format!("getting webhook configuration {name}");
-            if let Some(found) = send_request(what, api.get_opt(name)).await? {
-                configurations.push((api, found));
-            }
-        }
-        let what = format!(
-            "getting Secret {}/{}",
-            self.target.namespace, self.target.secret
-        );
-        let secret = send_request(what, self.secrets.get_opt(&self.target.secret)).await?;
+        let configurations = self.read_configurations().await?;
+        let secret = self.read_secret().await?;
         let material = secret
             .as_ref()
             .map(|secret| Material::from_data(&secret.data.clone().unwrap_or_default()));
-
         let step = next_step(material.as_ref(), now, &self.names, &self.policy);
         let material = match (step, material) {
             (RenewalStep::Keep, Some(material)) => material,
             (step, material) => {
-                tracing::info!(?step, "renewing the webhook certificate");
-                // Without a Secret, keep the authorities that this replica serves by: other replicas may still serve by
-                // them, too.
-                let former = material.or_else(|| {
-                    let served = self.resolver.served()?;
-                    Some(Material {
-                        ca_crt: pem_bundle(&served.roots).into_bytes(),
-                        ..Material::default()
-                    })
-                });
-                let mut material =
-                    apply_step(&step, former.as_ref(), now, &self.names, &self.policy)?;
-                material.paths = former.map(|former| former.paths).unwrap_or_default();
-                let written = self.write_secret(secret, &material).await?;
-                return Ok(if written {
-                    SyncRound::Written
-                } else {
-                    SyncRound::Lost
-                });
+                let renewed = self.renew_material(&step, material, now)?;
+                return self.write_secret(secret, &renewed).await;
             }
         };
-        let segments = PathSegments::from_bytes(&material.paths);
         let mut segment = None;
-        if let Some(doors) = &self.path_guard {
-            let entries = configurations
-                .iter()
-                .flat_map(|(_, c)| client_config::webhook_entries(c));
-            let found: Vec<_> = entries
-                .map(|e| client_config::path_segment(&e["clientConfig"]))
-                .collect();
-            let is_plain = configurations.len() < self.configurations.len()
-                || found.iter().any(Option::is_none);
-            let found: Vec<String> = found.into_iter().flatten().map(str::to_owned).collect();
-            if is_plain {
-                doors.allow_plain_paths();
+        if let Some(path_guard) = &self.path_guard {
+            let segments = PathSegments::from_bytes(&material.paths);
+            let stored = self.stored_paths(&configurations);
+            if stored.has_plain {
+                path_guard.allow_plain_paths();
             }
             // An API server may use every segment that the configurations have.
-            doors.require_segments(
-                segments
-                    .accepted_segments()
-                    .into_iter()
-                    .chain(found.clone())
-                    .collect(),
-            );
-            if let Some(due) = segments.next_segments(now, &self.policy, &found) {
-                let mut material = material;
-                material.paths = due.to_bytes();
-                let written = self.write_secret(secret, &material).await?;
-                return Ok(if written {
-                    SyncRound::Written
-                } else {
-                    SyncRound::Lost
-                });
+            let accepted = segments.accepted_segments().into_iter();
+            path_guard.require_segments(accepted.chain(stored.segments.clone()).collect());
+            if let Some(due) = segments.next_segments(now, &self.policy, &stored.segments) {
+                let paths = due.to_bytes();
+                let material = Material { paths, ..material };
+                return self.write_secret(secret, &material).await;
             }
-            let settled = segments
-                .published_segment(now, &self.policy)
-                .map(str::to_owned);
-            let known = segments.accepted_segments();
-            segment = settled.or_else(|| found.into_iter().find(|s| known.contains(s)));
+            segment = self.segment_to_publish(&segments, stored.segments, now);
         }
         for (api, configuration) in configurations {
             if !publish_bundle(api, &configuration, &material.ca_crt, segment.as_deref()).await? {
@@ -258,25 +215,101 @@ impl SelfManaged {
         Ok(SyncRound::Done(material))
     }
 
-    /// Creates the Secret, or replaces it at the version that was read. `false` if another replica has written first.
+    /// Reads the webhook configurations that exist.
+    async fn read_configurations(&self) -> Result<Vec<StoredConfiguration<'_>>, SyncError> {
+        let mut configurations = Vec::new();
+        for (api, name) in self
+            .configurations
+            .iter()
+            .zip([&self.target.mutating, &self.target.validating])
+        {
+            let description = format!("getting webhook configuration {name}");
+            if let Some(found) = send_request(description, api.get_opt(name)).await? {
+                configurations.push((api, found));
+            }
+        }
+        Ok(configurations)
+    }
+
+    async fn read_secret(&self) -> Result<Option<Secret>, SyncError> {
+        let SyncTarget {
+            namespace, secret, ..
+        } = &self.target;
+        let description = format!("getting Secret {namespace}/{secret}");
+        Ok(send_request(description, self.secrets.get_opt(secret)).await?)
+    }
+
+    /// Issues the certificates of a renewal step. `material` is the content of the Secret, if there is a Secret.
+    fn renew_material(
+        &self,
+        step: &RenewalStep,
+        material: Option<Material>,
+        now: Timestamp,
+    ) -> Result<Material, SyncError> {
+        tracing::info!(?step, "renewing the webhook certificate");
+        // Without a Secret, keep the authorities that this replica serves by: other replicas may still serve by them,
+        // too.
+        let former = material.or_else(|| {
+            let served = self.resolver.served()?;
+            Some(Material {
+                ca_crt: pem_bundle(&served.roots).into_bytes(),
+                ..Material::default()
+            })
+        });
+        let renewed = apply_step(step, former.as_ref(), now, &self.names, &self.policy)?;
+        Ok(Material {
+            paths: former.map(|former| former.paths).unwrap_or_default(),
+            ..renewed
+        })
+    }
+
+    fn stored_paths(&self, configurations: &[StoredConfiguration<'_>]) -> StoredPaths {
+        let entries = configurations
+            .iter()
+            .flat_map(|(_, configuration)| client_config::webhook_entries(configuration));
+        let segments: Vec<_> = entries
+            .map(|entry| client_config::path_segment(&entry["clientConfig"]))
+            .collect();
+        StoredPaths {
+            has_plain: configurations.len() < self.configurations.len()
+                || segments.iter().any(Option::is_none),
+            segments: segments.into_iter().flatten().map(str::to_owned).collect(),
+        }
+    }
+
+    /// The segment for every webhook path: the segment of the Secret that is published now, or else an accepted segment
+    /// that the configurations have already.
+    fn segment_to_publish(
+        &self,
+        segments: &PathSegments,
+        stored: Vec<String>,
+        now: Timestamp,
+    ) -> Option<String> {
+        let published = segments.published_segment(now, &self.policy);
+        published.map(str::to_owned).or_else(|| {
+            let accepted = segments.accepted_segments();
+            let mut stored = stored.into_iter();
+            stored.find(|segment| accepted.contains(segment))
+        })
+    }
+
+    /// Creates the Secret, or replaces it at the version that was read.
     async fn write_secret(
         &self,
         secret: Option<Secret>,
         material: &Material,
-    ) -> Result<bool, SyncError> {
+    ) -> Result<SyncRound, SyncError> {
         let params = PostParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PostParams::default()
         };
         let name = &self.target.secret;
-        let what = format!("writing Secret {}/{name}", self.target.namespace);
-        match secret {
+        let description = format!("writing Secret {}/{name}", self.target.namespace);
+        let is_written = match secret {
             Some(mut secret) => {
                 material.write_to(secret.data.get_or_insert_default());
-                is_write_applied(
-                    send_request(what, self.secrets.replace(name, &params, &secret)).await,
-                    &[404, 409],
-                )
+                let write = self.secrets.replace(name, &params, &secret);
+                is_write_applied(send_request(description, write).await, &[404, 409])?
             }
             None => {
                 let mut secret = Secret {
@@ -288,12 +321,14 @@ impl SelfManaged {
                     ..Secret::default()
                 };
                 material.write_to(secret.data.get_or_insert_default());
-                is_write_applied(
-                    send_request(what, self.secrets.create(&params, &secret)).await,
-                    &[409],
-                )
+                let write = self.secrets.create(&params, &secret);
+                is_write_applied(send_request(description, write).await, &[409])?
             }
-        }
+        };
+        Ok(match is_written {
+            true => SyncRound::Written,
+            false => SyncRound::Lost,
+        })
     }
 }
 
@@ -328,9 +363,13 @@ async fn publish_bundle(
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    let what = format!("patching webhook configuration {name}");
+    let description = format!("patching webhook configuration {name}");
     is_write_applied(
-        send_request(what, api.patch(&name, &params, &Patch::Strategic(patch))).await,
+        send_request(
+            description,
+            api.patch(&name, &params, &Patch::Strategic(patch)),
+        )
+        .await,
         &[404, 409],
     )
 }

@@ -1,11 +1,11 @@
-//! Reading the server's metrics.
+//! Reads the server's metrics.
 
-/// A scrape: `(name, labels, value)` per line.
+/// The samples of one scrape: name, labels and value.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics(Vec<(String, String, f64)>);
 
 impl Metrics {
-    /// Reads the OpenMetrics text; comments and what is no sample are left out.
+    /// Parses an OpenMetrics text. Ignores comments and other lines without a sample.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let sample = |line: &str| {
@@ -18,7 +18,7 @@ impl Metrics {
         Self(lines.filter_map(sample).collect())
     }
 
-    /// Sum over all series of a name whose labels contain `part`; 0 when there is none.
+    /// The sum over all series of a name whose labels contain `part`; 0 if there is no such series.
     #[must_use]
     pub fn sum_where(&self, name: &str, part: &str) -> f64 {
         let fitting = self
@@ -28,7 +28,7 @@ impl Metrics {
         fitting.map(|(_, _, value)| value).sum()
     }
 
-    /// Sum over all series of a name; 0 when there is none.
+    /// The sum over all series of a name; 0 if there is no such series.
     #[must_use]
     pub fn sum(&self, name: &str) -> f64 {
         self.sum_where(name, "")

@@ -1,4 +1,4 @@
-//! The project's own server as a child process: built, started, waited for, and read off.
+//! Runs the server under test as a child process, waits until it is ready, and reads its metrics.
 
 mod metrics;
 
@@ -19,22 +19,23 @@ use crate::{ports, wait};
 
 pub use metrics::Metrics;
 
-/// Both webhook configurations; a cluster that has them is in use.
+/// The names of both webhook configurations. A cluster that has them is in use.
 pub const CONFIGURATIONS: [&str; 2] = [
     "kusionstack-controller-manager-mutating",
     "kusionstack-controller-manager-validating",
 ];
-/// From the start to enforcing.
-const READY: Duration = Duration::from_secs(300);
-/// For a killed process to be gone.
-const GONE: Duration = Duration::from_secs(10);
-/// Lines of the log that an error shows.
-const TAIL: usize = 20;
+/// The longest time from the start of the server until it enforces rules.
+const READY_TIMEOUT: Duration = Duration::from_secs(300);
+/// The longest time until a killed process has ended.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many of the last lines of the log an error shows.
+const TAIL_LINES: usize = 20;
 
-/// The server's binary in a test of the crate `operating`.
+/// The path of the server's binary, for a test of the crate `operating`.
 ///
 /// # Panics
-/// Outside of such a test: cargo builds the binary and names it in the environment of integration tests only.
+/// Outside of such a test, because only for integration tests Cargo builds the binary and sets its path in the
+/// environment.
 #[must_use]
 #[allow(clippy::expect_used)] // a test fails by a panic
 pub fn binary() -> PathBuf {
@@ -44,7 +45,7 @@ pub fn binary() -> PathBuf {
         .into()
 }
 
-/// Where a server listens and how the API server finds it.
+/// The addresses at which a server listens, and the URL by which the API server calls it.
 #[derive(Debug, Clone)]
 pub struct Endpoints {
     /// `--listen`.
@@ -56,10 +57,10 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Free ports on loopback.
+    /// Chooses free ports on loopback.
     ///
     /// # Errors
-    /// When none is free.
+    /// If no port is free.
     pub fn loopback() -> Result<Self> {
         let [webhook, metrics] = ports::free()?;
         Ok(Self {
@@ -69,7 +70,7 @@ impl Endpoints {
         })
     }
 
-    /// The command line that takes a bare API server to enforcing.
+    /// The command line that installs and runs the server on an API server without it.
     #[must_use]
     pub fn arguments(&self, kubeconfig: &Path) -> Vec<OsString> {
         let mut all: Vec<OsString> = vec!["serve".into(), "--install".into()];
@@ -88,7 +89,7 @@ impl Endpoints {
     /// The metrics of the server that listens here.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the server does not answer.
     pub async fn metrics(&self) -> Result<Metrics> {
         Ok(Metrics::parse(&self.get("/metrics").await?))
     }
@@ -110,7 +111,7 @@ impl Endpoints {
     /// Whether the server says that it is ready and both webhook configurations are in place.
     ///
     /// # Errors
-    /// When the server or the API server does not answer; the server's reason for not being ready.
+    /// If the server is not ready, with its reason, or if the server or the API server does not answer.
     pub async fn ready(&self, client: &Client) -> Result<bool> {
         self.get("/readyz").await.context("/readyz")?;
         let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
@@ -129,16 +130,16 @@ impl Endpoints {
     }
 }
 
-/// A running server. It ends with this value, and with this process, however that ends.
+/// A running server. It ends when this value is dropped, and when this process ends for any reason.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it listens.
+    /// The addresses of the server.
     pub endpoints: Endpoints,
     process: Process,
     start: Start,
 }
 
-/// How it is started.
+/// The parameters for a start of the server.
 #[derive(Debug)]
 struct Start {
     controlplane: PathBuf,
@@ -152,8 +153,8 @@ impl Start {
     }
 }
 
-/// Whether the `serve` of a binary has a flag.
-fn knows(binary: &Path, flag: &str) -> Result<bool> {
+/// Whether the command `serve` of a binary has this flag.
+fn has_flag(binary: &Path, flag: &str) -> Result<bool> {
     let mut help = Command::new(binary);
     let help = help.args(["serve", "--help"]).output();
     let help = help.with_context(|| format!("running {}", binary.display()))?;
@@ -165,7 +166,7 @@ impl Server {
     /// `LOGS/operating.log`.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If the process cannot be started.
     pub fn start(
         binary: &Path,
         controlplane: &Path,
@@ -175,9 +176,9 @@ impl Server {
     ) -> Result<Self> {
         let mut args: Vec<OsString> = vec!["supervise".into(), binary.into()];
         args.extend(endpoints.arguments(kubeconfig));
-        // Of a plane on this machine, the endpoints of webhook rules are on it too. Builds before the flag refused none.
+        // The endpoints of webhook rules run on loopback, too. Older builds without the flag refuse no address.
         let allow = "--endpoint-allow-cidrs";
-        if knows(binary, allow)? {
+        if has_flag(binary, allow)? {
             args.extend([allow.into(), "127.0.0.1,::1".into()]);
         }
         let start = Start {
@@ -193,74 +194,76 @@ impl Server {
         })
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the server, and waits until it has ended.
     ///
     /// # Errors
-    /// When it could not be killed.
+    /// If the server could not be killed.
     pub async fn kill(&mut self) -> Result<()> {
         self.process.signal(Signal::KILL)?;
-        wait::within("the server to end", GONE, || {
+        wait::within("the server to end", END_TIMEOUT, || {
             let runs = self.runs();
             async move { Ok(!runs) }
         })
         .await
     }
 
-    /// Starts it again with the same command line, after [`Server::kill`].
+    /// Starts the server again with the same command line, after [`Server::kill`].
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If the process cannot be started.
     pub fn start_again(&mut self) -> Result<()> {
         self.process = self.start.process()?;
         Ok(())
     }
 
-    /// Waits until it enforces.
+    /// Waits until the server enforces rules.
     ///
     /// # Errors
-    /// When it ends or does not get there in time, with the end of its log.
+    /// If the server ends or is not ready in time. The error shows the end of its log.
     pub async fn ready(&mut self, client: &Client) -> Result<()> {
         let endpoints = self.endpoints.clone();
-        let waiting = wait::within("the server to be ready", READY, || endpoints.ready(client));
+        let waiting = wait::within("the server to be ready", READY_TIMEOUT, || {
+            endpoints.ready(client)
+        });
         tokio::pin!(waiting);
-        let mut look = tokio::time::interval(Duration::from_millis(200));
+        let mut poll = tokio::time::interval(Duration::from_millis(200));
         let result = loop {
             tokio::select! {
                 result = &mut waiting => break result,
-                _ = look.tick() => {
+                _ = poll.tick() => {
                     if let Some(status) = self.process.exit_status() {
-                        let tail = self.process.log_tail(TAIL);
+                        let tail = self.process.log_tail(TAIL_LINES);
                         bail!("the server ended with {status}; the end of its log:\n{tail}");
                     }
                 }
             }
         };
         result.with_context(|| {
-            let tail = self.process.log_tail(TAIL);
+            let tail = self.process.log_tail(TAIL_LINES);
             format!("the end of the server's log:\n{tail}\n")
         })
     }
 
-    /// Whether it still runs.
+    /// Whether the server still runs.
     pub fn runs(&mut self) -> bool {
         self.process.exit_status().is_none()
     }
 
-    /// The end of its log.
+    /// The last lines of the server's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        self.process.log_tail(TAIL)
+        self.process.log_tail(TAIL_LINES)
     }
 
-    /// Process id of the server itself: the only child of its supervisor.
+    /// The process ID of the server, which is the only child of its supervisor.
     ///
     /// # Errors
-    /// When it does not run, or the system has no `/proc`.
+    /// If the server does not run, or the system has no `/proc`.
     pub fn pid(&self) -> Result<u32> {
         self.process.child()
     }
 
-    /// Asks it to end, and kills it after a moment.
+    /// Asks the server to end, and kills it after one second.
     pub async fn stop(self) {
         self.process.stop(Duration::from_secs(1)).await;
     }

@@ -11,7 +11,7 @@ use super::Manner;
 /// Fewest replicas of a walk.
 pub const REPLICAS: i32 = 3;
 
-/// One thing that somebody does. Pods are told by their place among all of the namespace.
+/// One action of a user. A number selects a Pod by its index among all Pods of the namespace.
 #[derive(Clone, Debug)]
 pub enum Act {
     /// The spec is edited.
@@ -26,7 +26,7 @@ pub enum Act {
     Orphan(usize),
     /// Its kubelet does nothing any more, or goes on.
     Kubelet(usize, bool),
-    /// A finalizer of somebody else keeps the Pod, or does not any more.
+    /// Another controller adds its finalizer to the Pod, or removes it.
     Keep(usize, bool),
     /// Most objects of a resource that the namespace may have.
     Quota(&'static str, Option<u32>),
@@ -37,7 +37,7 @@ pub enum Act {
     Rewrite(bool),
     /// Somebody commands the rollout.
     Command(&'static str),
-    /// The set is deleted without its Pods and made again; a Pod is deleted in between, or none.
+    /// The set is deleted without its Pods and created again; in between a Pod is deleted, or none.
     Remake(Option<usize>),
 }
 
@@ -77,7 +77,7 @@ const WRITES: [(&str, &str, &str); 10] = [
 /// Draws one act.
 pub fn draw(rng: &mut StdRng, manner: &Manner) -> Act {
     if manner.troubled && rng.random_bool(0.5) {
-        return trouble(rng, manner);
+        return fault(rng, manner);
     }
     let pod = rng.random_range(0..6);
     match rng.random_range(0..100) {
@@ -104,7 +104,7 @@ pub fn draw(rng: &mut StdRng, manner: &Manner) -> Act {
     }
 }
 
-fn trouble(rng: &mut StdRng, manner: &Manner) -> Act {
+fn fault(rng: &mut StdRng, manner: &Manner) -> Act {
     let pod = rng.random_range(0..6);
     let on = rng.random_bool(0.6);
     match rng.random_range(0..100) {

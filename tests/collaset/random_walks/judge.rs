@@ -52,7 +52,7 @@ impl Excuses {
 }
 
 /// All that was seen.
-pub struct Seen {
+pub struct History {
     pub pods: Vec<Change<Pod>>,
     pub claims: Vec<Change<PersistentVolumeClaim>>,
     pub sets: Vec<Change<CollaSet>>,
@@ -86,11 +86,11 @@ struct Judge<'a> {
 }
 
 /// Fails at the first moment at which something is not as it must be.
-pub fn judge(seen: &Seen, manner: &Manner, excuses: &Excuses, deleted: &BTreeSet<String>) {
+pub fn judge(history: &History, manner: &Manner, excuses: &Excuses, deleted: &BTreeSet<String>) {
     let mut events: Vec<(u64, Event<'_>)> = Vec::new();
-    events.extend(seen.pods.iter().map(|c| (c.version, Event::Pod(c))));
-    events.extend(seen.claims.iter().map(|c| (c.version, Event::Claim(c))));
-    events.extend(seen.sets.iter().map(|c| (c.version, Event::Set(c))));
+    events.extend(history.pods.iter().map(|c| (c.version, Event::Pod(c))));
+    events.extend(history.claims.iter().map(|c| (c.version, Event::Claim(c))));
+    events.extend(history.sets.iter().map(|c| (c.version, Event::Set(c))));
     events.sort_by_key(|(version, _)| *version);
     let mut judge = Judge {
         manner,
@@ -129,7 +129,7 @@ fn is_covered(pod: &Pod) -> bool {
     label(pod, "app") == Some("web") && label(pod, keys::CONTROL) == Some(keys::CONTROL_VALUE)
 }
 
-/// Of a set, and neither on its way out nor ended.
+/// The Pod belongs to a set, and is neither terminating nor finished.
 fn is_member(pod: &Pod) -> bool {
     is_owned(pod)
         && is_covered(pod)
@@ -164,8 +164,8 @@ impl<'a> Judge<'a> {
             None => self.pods.remove(uid),
         };
         let name = now.or(before).map(ResourceExt::name_any);
-        let told = told(&name.unwrap_or_default(), now);
-        self.story.push(format!("{}: {told}", change.version));
+        let line = told(&name.unwrap_or_default(), now);
+        self.story.push(format!("{}: {line}", change.version));
         self.claims_have_one_writer(now);
         self.availability(change, before, now);
         self.pace(before, now);
@@ -182,8 +182,8 @@ impl<'a> Judge<'a> {
                 other.uid() != pod.uid() && !is_finished(other) && mounted(other).contains(&claim)
             });
             if let Some(other) = other {
-                let (one, two) = (pod.name_any(), other.name_any());
-                self.fail(&format!("{one} and {two} mount {claim}"));
+                let (first, second) = (pod.name_any(), other.name_any());
+                self.fail(&format!("{first} and {second} mount {claim}"));
             }
         }
     }
@@ -254,8 +254,8 @@ impl<'a> Judge<'a> {
             is_member(other) && other.uid() != pod.uid() && same
         });
         if let Some(other) = other {
-            let (one, two) = (pod.name_any(), other.name_any());
-            self.fail(&format!("{one} and {two} have one instance ID"));
+            let (first, second) = (pod.name_any(), other.name_any());
+            self.fail(&format!("{first} and {second} have one instance ID"));
         }
     }
 
@@ -295,8 +295,8 @@ impl<'a> Judge<'a> {
         let uid = change.uid.as_str();
         let ready = |set: &CollaSet| {
             let status = set.status.as_ref();
-            let seen = status.map(|s| s.observed_generation) == set.metadata.generation;
-            condition(set, "Ready").is_some_and(|c| c.status == "True") && seen
+            let is_current = status.map(|s| s.observed_generation) == set.metadata.generation;
+            condition(set, "Ready").is_some_and(|c| c.status == "True") && is_current
         };
         let before = self.sets.get(uid).is_some_and(|set| ready(set));
         let Some(set) = &change.object else {
@@ -304,9 +304,9 @@ impl<'a> Judge<'a> {
             return;
         };
         self.sets.insert(uid, set);
-        let told = condition(set, "Ready").map(|c| (&c.status, &c.reason, &c.message));
+        let ready_condition = condition(set, "Ready").map(|c| (&c.status, &c.reason, &c.message));
         self.story
-            .push(format!("{}: the set: {told:?}", change.version));
+            .push(format!("{}: the set: {ready_condition:?}", change.version));
         if before || !ready(set) || set.metadata.deletion_timestamp.is_some() {
             return;
         }
@@ -349,11 +349,11 @@ fn lacks(set: &CollaSet, pods: &BTreeMap<&str, &Pod>) -> Option<String> {
             .count();
         return (chosen > 0).then(|| format!("{chosen} that are chosen are not updated"));
     }
-    let kept = rolling
+    let partition = rolling
         .by_partition
         .and_then(|by| by.partition)
         .unwrap_or(0);
     let old = old.count();
-    (old > usize::try_from(kept).unwrap_or(0))
-        .then(|| format!("{old} are not updated, {kept} may be"))
+    (old > usize::try_from(partition).unwrap_or(0))
+        .then(|| format!("{old} are not updated, {partition} may be"))
 }

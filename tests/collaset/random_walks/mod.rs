@@ -33,7 +33,7 @@ use crate::fixtures::{Set, label};
 use crate::invariants::{Rest, until_at_rest};
 use crate::pvcs::{template, volumes};
 use acts::{Act, REPLICAS, draw};
-use judge::{Seen, judge};
+use judge::{History, judge};
 use testbed::observer::Observer;
 use testbed::scope::availability;
 use testbed::{Bed, wait};
@@ -78,7 +78,7 @@ fn choose(seed: u64) -> (Manner, Vec<(Act, u64)>) {
     (manner, acts)
 }
 
-/// One walk in a namespace of its own; how many acts had their way.
+/// One walk in a namespace of its own. Returns how many actions succeeded.
 async fn walk(bed: &Bed, seed: u64) -> usize {
     let (manner, acts) = choose(seed);
     let scope = bed.scope("walk").await;
@@ -128,15 +128,15 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
     if ending.is_err() {
         println!(
             "WALK_SEED={seed} does not come to rest:\n{}",
-            world.told().await
+            world.describe().await
         );
     }
-    let seen = Seen {
+    let history = History {
         pods: pods.history().await,
         claims: volumes.history().await,
         sets: sets.history().await,
     };
-    judge(&seen, &manner, &world.excuses, &world.deleted);
+    judge(&history, &manner, &world.excuses, &world.deleted);
     if let Err(panic) = ending {
         std::panic::resume_unwind(panic);
     }
@@ -163,10 +163,10 @@ async fn assert_revisions(set: &Set<'_>, rest: &Rest) {
         .pods
         .values()
         .filter(|(_, revision)| *revision != updated);
-    let kept = rolling.by_partition.and_then(|p| p.partition).unwrap_or(0);
+    let partition = rolling.by_partition.and_then(|p| p.partition).unwrap_or(0);
     assert!(
-        old.count() <= usize::try_from(kept).unwrap(),
-        "{kept} of {rest:#?}"
+        old.count() <= usize::try_from(partition).unwrap(),
+        "{partition} of {rest:#?}"
     );
 }
 

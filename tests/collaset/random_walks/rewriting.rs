@@ -67,8 +67,8 @@ pub async fn end(scope: &Scope) -> bool {
     let mut any = false;
     for kind in ["MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"] {
         let api = api(scope, kind);
-        let gone = api.delete(&name(scope), &DeleteParams::default()).await;
-        any |= gone.is_ok();
+        let deleted = api.delete(&name(scope), &DeleteParams::default()).await;
+        any |= deleted.is_ok();
     }
     any
 }

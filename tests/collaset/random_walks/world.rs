@@ -22,14 +22,14 @@ use crate::pvcs;
 
 const KEEPER: &str = "walk.test/keeper";
 
-/// A set, and what somebody has done to its namespace.
+/// A set, and the changes that the walk has made in its namespace.
 pub struct World<'a> {
     pub set: Set<'a>,
     policy: Option<Policy<'a>>,
     pub excuses: Excuses,
     /// Claims that the walk itself has deleted.
     pub deleted: BTreeSet<String>,
-    /// Acts that had their way.
+    /// How many actions succeeded.
     pub done: usize,
     /// Whether Pods may carry revisions that nobody knows.
     unknown_revisions: bool,
@@ -295,7 +295,7 @@ impl<'a> World<'a> {
         let mut count = 0;
         for pod in &pods {
             let finalizers = pod.metadata.finalizers.iter().flatten();
-            let kept = finalizers.into_iter().any(|f| f == KEEPER);
+            let has_keeper = finalizers.into_iter().any(|f| f == KEEPER);
             let mut owners = pod.owner_references().iter();
             let owned = owners.any(|owner| Some(&owner.uid) == set.metadata.uid.as_ref());
             // Where names persist nobody is excluded.
@@ -305,12 +305,12 @@ impl<'a> World<'a> {
             let paused = pod.annotations().contains_key(PAUSED);
             // A set does not see it, and misses it only when it needs its ID.
             let unmanaged = label(pod, keys::CONTROL) != Some(keys::CONTROL_VALUE);
-            if !kept && !paused && !foreign && !marked && !unmanaged {
+            if !has_keeper && !paused && !foreign && !marked && !unmanaged {
                 continue;
             }
             count += 1;
             let mut metadata = json!({ "annotations": { PAUSED: null }, "labels": { keys::ORPHANED: null, keys::TO_EXCLUDE: null, keys::CONTROL: keys::CONTROL_VALUE } });
-            if kept {
+            if has_keeper {
                 metadata["finalizers"] = json!(null);
             }
             if foreign {
@@ -344,23 +344,24 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What there is to say of a set that is in trouble.
-    pub async fn told(&self) -> String {
+    /// Describes the Pods of a set that does not come to rest.
+    pub async fn describe(&self) -> String {
         let pods = self.set.scope.pods();
         let pods = pods.list(&ListParams::default()).await.unwrap();
-        let told = |pod: &Pod| {
+        let describe = |pod: &Pod| {
             format!(
                 "{} {}",
                 is_available(pod),
                 testbed::observer::told("", Some(pod))
             )
         };
-        let pods: Vec<_> = pods.iter().map(told).collect();
+        let pods: Vec<_> = pods.iter().map(describe).collect();
         pods.join("\n")
     }
 }
 
-/// Whether a request had its way. 404 and 409: the object has gone, or moved on. 429: a rule holds it. 403 and 422: it is refused.
+/// Whether a request succeeded. 404 and 409: the object is gone or has changed. 429: a rule holds it. 403 and 422: it
+/// is refused.
 /// 500 and 504 is what the API server makes of a webhook that is killed.
 pub fn passed<T: Debug>(outcome: kube::Result<T>) -> bool {
     match outcome {

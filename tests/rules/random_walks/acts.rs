@@ -21,7 +21,7 @@ pub enum Kind {
     Limit(u32),
 }
 
-/// A rule that somebody writes.
+/// A rule that the walk writes.
 #[derive(Clone, Debug)]
 pub struct Draft {
     pub kind: Kind,
@@ -29,7 +29,7 @@ pub struct Draft {
     pub filtered: bool,
 }
 
-/// What somebody changes in a rule.
+/// A change of a rule.
 #[derive(Clone, Debug)]
 pub enum Change {
     Limit(u32),
@@ -42,7 +42,7 @@ pub enum Change {
     Stage,
 }
 
-/// One thing that somebody does. Pods and rules are told by their place.
+/// One action of a user. Numbers select Pods and rules by their index.
 #[derive(Clone, Debug)]
 pub enum Act {
     Begin(usize, &'static [&'static str], &'static str),
@@ -51,7 +51,7 @@ pub enum Act {
     Undo(usize, &'static str),
     /// An operation is undone and begun anew, while an endpoint may still be asked about it.
     Again(usize, &'static str),
-    /// A Pod is deleted and made again.
+    /// A Pod is deleted and created again.
     Remake(usize),
     Label(usize, &'static str, Option<&'static str>),
     Edit(usize, usize, Change),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use operating::api::keys::Family;
 
-use super::history::{Call, History, ObjectVersion, PodVersion, Said};
+use super::history::{Answer, Call, History, ObjectVersion, PodVersion};
 use super::judge::judge;
 
 const URL: &str = "https://localhost:1/check";
@@ -22,7 +22,7 @@ fn rule(policy: &str) -> Value {
     json!({"name": "ask", "webhook": {"failurePolicy": policy, "clientConfig": config}})
 }
 
-/// A Pod with an operation `x` that began at 0, was let go at 10, finished at 20 and came to its end at 30.
+/// A Pod with an operation `x` that began at 0, passed its rules at 10, was finished at 20 and ended at 30.
 fn history(rules: Value) -> History {
     let version = |seconds: u64, labels: &[(Family, u64)]| PodVersion {
         uid: "u".into(),
@@ -55,7 +55,7 @@ fn history(rules: Value) -> History {
     }
 }
 
-fn asked(seconds: u64, said: Said) -> Call {
+fn asked(seconds: u64, answer: Answer) -> Call {
     Call {
         url: URL.into(),
         rule: "ask".into(),
@@ -63,26 +63,26 @@ fn asked(seconds: u64, said: Said) -> Call {
         pods: vec!["p".into()],
         task: None,
         at: at(seconds),
-        told: at(seconds),
-        said,
+        answered_at: at(seconds),
+        answer,
     }
 }
 
-fn polled(seconds: u64, said: Said) -> Call {
+fn polled(seconds: u64, answer: Answer) -> Call {
     Call {
         url: POLL.into(),
         pods: Vec::new(),
         task: Some("t".into()),
-        ..asked(seconds, said)
+        ..asked(seconds, answer)
     }
 }
 
-fn task() -> Said {
-    Said::Task("t".into(), Vec::new())
+fn task() -> Answer {
+    Answer::Task("t".into(), Vec::new())
 }
 
-fn named(name: &str) -> Said {
-    Said::Named(vec![name.into()])
+fn named(name: &str) -> Answer {
+    Answer::Named(vec![name.into()])
 }
 
 fn is_rejected(policy: &str, calls: &[Call]) -> bool {
@@ -96,22 +96,22 @@ fn is_rejected(policy: &str, calls: &[Call]) -> bool {
 #[test]
 fn grant_with_a_yes_is_accepted() {
     for calls in [
-        vec![asked(5, Said::Yes)],
+        vec![asked(5, Answer::Yes)],
         vec![asked(5, named("p"))],
-        vec![asked(4, Said::Error), asked(5, Said::Yes)],
+        vec![asked(4, Answer::Error), asked(5, Answer::Yes)],
         vec![
             asked(1, task()),
-            polled(2, Said::Named(vec![])),
-            polled(3, Said::Yes),
+            polled(2, Answer::Named(vec![])),
+            polled(3, Answer::Yes),
         ],
         vec![asked(1, task()), polled(3, named("p"))],
-        vec![asked(1, Said::Task("t".into(), vec!["p".into()]))],
+        vec![asked(1, Answer::Task("t".into(), vec!["p".into()]))],
     ] {
         assert!(!is_rejected("Fail", &calls), "{calls:?}");
     }
     for calls in [
-        vec![asked(5, Said::Error)],
-        vec![asked(1, task()), polled(3, Said::Error)],
+        vec![asked(5, Answer::Error)],
+        vec![asked(1, task()), polled(3, Answer::Error)],
     ] {
         assert!(!is_rejected("Ignore", &calls), "{calls:?}");
     }
@@ -120,11 +120,11 @@ fn grant_with_a_yes_is_accepted() {
 #[test]
 fn grant_without_a_yes_is_rejected() {
     let of = |change: &dyn Fn(&mut Call)| {
-        let mut call = asked(5, Said::Yes);
+        let mut call = asked(5, Answer::Yes);
         change(&mut call);
         vec![call]
     };
-    for (policy, what, calls) in [
+    for (policy, case, calls) in [
         ("Fail", "never asked", vec![]),
         ("Ignore", "never asked", vec![]),
         ("Ignore", "refused", vec![asked(5, named("q"))]),
@@ -134,7 +134,11 @@ fn grant_without_a_yes_is_rejected() {
             of(&|c| c.pods = vec!["q".into()]),
         ),
         ("Fail", "before the begin", of(&|c| c.at = at(0) - 1)),
-        ("Fail", "after the grant", of(&|c| c.told = at(10) + 1)),
+        (
+            "Fail",
+            "after the grant",
+            of(&|c| c.answered_at = at(10) + 1),
+        ),
         (
             "Fail",
             "another endpoint",
@@ -146,7 +150,7 @@ fn grant_without_a_yes_is_rejected() {
             "another stage",
             of(&|c| c.stage = "PostCheck".into()),
         ),
-        ("Fail", "an error", vec![asked(5, Said::Error)]),
+        ("Fail", "an error", vec![asked(5, Answer::Error)]),
         ("Fail", "a task at work", vec![asked(1, task())]),
         ("Ignore", "a task at work", vec![asked(1, task())]),
         (
@@ -157,21 +161,21 @@ fn grant_without_a_yes_is_rejected() {
         (
             "Fail",
             "a poll that failed",
-            vec![asked(1, task()), polled(2, Said::Error)],
+            vec![asked(1, task()), polled(2, Answer::Error)],
         ),
         (
             "Ignore",
             "not yet over",
-            vec![asked(8, task()), polled(9, Said::Error)],
+            vec![asked(8, task()), polled(9, Answer::Error)],
         ),
         (
             "Fail",
             "a task of before",
-            vec![polled(1, Said::Yes), asked(2, task())],
+            vec![polled(1, Answer::Yes), asked(2, task())],
         ),
         ("Fail", "down", vec![]),
     ] {
-        assert!(is_rejected(policy, &calls), "{policy}: {what}");
+        assert!(is_rejected(policy, &calls), "{policy}: {case}");
     }
 }
 
@@ -209,9 +213,9 @@ fn second_endpoint_is_to_be_asked_after_the_first() {
     let mut second = rule("Fail");
     second["name"] = json!("second");
     let mut all = history(json!([rule("Fail"), second]));
-    let mut later = asked(6, Said::Yes);
+    let mut later = asked(6, Answer::Yes);
     later.rule = "second".into();
-    all.calls = vec![asked(5, Said::Yes), later];
+    all.calls = vec![asked(5, Answer::Yes), later];
     assert!(judge(&all).violations.is_empty());
     all.calls[1].at = at(4);
     assert_eq!(judge(&all).violations.len(), 1);
@@ -222,9 +226,9 @@ fn post_check_is_judged_by_its_own_rules() {
     let mut after = rule("Fail");
     after["stage"] = json!("PostCheck");
     let mut all = history(json!([after]));
-    let mut call = asked(25, Said::Yes);
+    let mut call = asked(25, Answer::Yes);
     call.stage = "PostCheck".into();
-    all.calls = vec![asked(5, Said::Yes)];
+    all.calls = vec![asked(5, Answer::Yes)];
     assert_eq!(judge(&all).violations.len(), 1);
     all.calls.push(call);
     assert!(judge(&all).violations.is_empty());

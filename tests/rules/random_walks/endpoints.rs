@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use testbed::endpoint::{Heard, Reply, RuleServer};
 use tokio::sync::Notify;
 
-use super::history::{Call, Said};
+use super::history::{Answer, Call};
 
 /// How an endpoint is for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +89,11 @@ impl Endpoint {
                 names,
             })),
         );
-        let (told, speaking) = (Arc::clone(&over), Arc::clone(&state));
-        let server = RuleServer::start(move |heard| {
+        let (is_over, speaking) = (Arc::clone(&over), Arc::clone(&state));
+        let server = RuleServer::start(move |request| {
             let mut state = speaking.lock();
             let mood = state.mood;
-            state.reply(mood, heard, &told)
+            state.reply(mood, request, &is_over)
         })
         .await;
         Endpoint {
@@ -116,33 +116,36 @@ impl Endpoint {
     }
 
     pub fn calls(&self) -> Vec<Call> {
-        let heard = self.server.heard().into_iter();
-        heard.map(|heard| self.call(&heard)).collect()
+        let request = self.server.heard().into_iter();
+        request.map(|request| self.call(&request)).collect()
     }
 
-    fn call(&self, heard: &Heard) -> Call {
-        let (path, query) = heard.target.split_once('?').unwrap_or((&heard.target, ""));
-        let text = |field: &str| heard.body[field].as_str().unwrap_or_default().to_owned();
-        let is_poll = heard.method == "GET";
+    fn call(&self, request: &Heard) -> Call {
+        let (path, query) = request
+            .target
+            .split_once('?')
+            .unwrap_or((&request.target, ""));
+        let text = |field: &str| request.body[field].as_str().unwrap_or_default().to_owned();
+        let is_poll = request.method == "GET";
         Call {
             url: self.server.url(path),
             rule: text("ruleName"),
             stage: text("stage"),
-            pods: if is_poll { Vec::new() } else { heard.names() },
+            pods: if is_poll { Vec::new() } else { request.names() },
             task: is_poll.then(|| query.trim_start_matches("task-id=").to_owned()),
-            at: heard.at,
-            told: heard.told.unwrap_or(heard.at + HANGS),
-            said: heard
+            at: request.at,
+            answered_at: request.told.unwrap_or(request.at + HANGS),
+            answer: request
                 .reply
                 .as_ref()
-                .map_or(Said::Error, |r| said(r, is_poll)),
+                .map_or(Answer::Error, |r| answer_of(r, is_poll)),
         }
     }
 }
 
 impl State {
-    fn reply(&mut self, mood: Mood, heard: &Heard, over: &Arc<Notify>) -> Reply {
-        let is_poll = heard.method == "GET";
+    fn reply(&mut self, mood: Mood, request: &Heard, over: &Arc<Notify>) -> Reply {
+        let is_poll = request.method == "GET";
         match mood {
             Mood::Healed if is_poll => Reply::Json(json!({"success": true, "finished": true})),
             Mood::Healed => Reply::pass(),
@@ -165,12 +168,12 @@ impl State {
                     Mood::Status(500),
                 ];
                 let then = *moods.choose(&mut self.rng).unwrap();
-                Reply::Slow(time, Box::new(self.reply(then, heard, over)))
+                Reply::Slow(time, Box::new(self.reply(then, request, over)))
             }
             Mood::Casing => {
                 let moods = [Mood::Yes, Mood::Some, Mood::Tasks];
                 let then = *moods.choose(&mut self.rng).unwrap();
-                recased(self.reply(then, heard, over))
+                recased(self.reply(then, request, over))
             }
             Mood::Garbage => {
                 let bodies = [
@@ -219,8 +222,8 @@ impl State {
             1..4 => "again".to_owned(),
             _ => format!("t{}", self.tasks),
         };
-        let word = *["poll", "async"].choose(&mut self.rng).unwrap();
-        let mut all = json!({"success": true, word: true, "taskId": id});
+        let flag = *["poll", "async"].choose(&mut self.rng).unwrap();
+        let mut all = json!({"success": true, flag: true, "taskId": id});
         if self.rng.random_bool(0.3) {
             all["finishedNames"] = json!(self.some());
         }
@@ -228,13 +231,13 @@ impl State {
     }
 
     fn progress(&mut self, mood: Mood) -> Reply {
-        let what = match mood {
+        let percentile = match mood {
             Mood::Yes => 90,
             Mood::No => 0,
             Mood::Some => 40,
             _ => self.rng.random_range(0..100),
         };
-        let all = match what {
+        let all = match percentile {
             0..35 => json!({"success": true, "message": "at work"}),
             35..65 => {
                 json!({"success": true, "message": "half", "finishedNames": self.some()})
@@ -266,11 +269,11 @@ fn recased(reply: Reply) -> Reply {
 }
 
 /// What a reply means (contract 5.5), read apart from the code under test.
-fn said(reply: &Reply, is_poll: bool) -> Said {
+fn answer_of(reply: &Reply, is_poll: bool) -> Answer {
     let fields = match reply {
-        Reply::Slow(_, then) => return said(then, is_poll),
+        Reply::Slow(_, then) => return answer_of(then, is_poll),
         Reply::Json(Value::Object(fields)) => fields,
-        _ => return Said::Error,
+        _ => return Answer::Error,
     };
     let fields: Map<String, Value> = fields
         .iter()
@@ -288,10 +291,10 @@ fn said(reply: &Reply, is_poll: bool) -> Said {
         .and_then(Value::as_str)
         .unwrap_or_default();
     match (is("success"), is("poll") || is("async")) {
-        (true, _) if is_poll && is("finished") => Said::Yes,
-        (true, false) if !is_poll => Said::Yes,
-        (true, true) if !is_poll && id.is_empty() => Said::Named(Vec::new()),
-        (true, true) if !is_poll => Said::Task(id.to_owned(), names),
-        _ => Said::Named(names),
+        (true, _) if is_poll && is("finished") => Answer::Yes,
+        (true, false) if !is_poll => Answer::Yes,
+        (true, true) if !is_poll && id.is_empty() => Answer::Named(Vec::new()),
+        (true, true) if !is_poll => Answer::Task(id.to_owned(), names),
+        _ => Answer::Named(names),
     }
 }

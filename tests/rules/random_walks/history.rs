@@ -29,9 +29,9 @@ pub struct ObjectVersion {
     pub at: u64,
 }
 
-/// What an endpoint said.
+/// The answer of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum Answer {
     /// Yes to all that the call was about.
     Yes,
     /// Yes to these alone.
@@ -42,7 +42,7 @@ pub enum Said {
     Error,
 }
 
-/// What somebody asked an endpoint.
+/// A call of an endpoint.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// URL without the query.
@@ -54,9 +54,9 @@ pub struct Call {
     /// Of a GET: the task.
     pub task: Option<String>,
     pub at: u64,
-    /// When the answer was sent, or nobody waits for it any more.
-    pub told: u64,
-    pub said: Said,
+    /// When the answer was sent, or when the caller no longer waited for it.
+    pub answered_at: u64,
+    pub answer: Answer,
 }
 
 /// An operation that the walk undid.
@@ -98,9 +98,9 @@ impl History {
                 .filter(|v| v.at <= until)
                 .map(|v| v.rules.as_deref().unwrap_or_default())
                 .collect();
-            let stays = |rule: &&Value| all.iter().all(|rules| rules.contains(rule));
-            let kept: Vec<_> = all[0].iter().filter(stays).cloned().collect();
-            found.push((versions[first].name.clone(), kept));
+            let is_in_all = |rule: &&Value| all.iter().all(|rules| rules.contains(rule));
+            let stored_throughout: Vec<_> = all[0].iter().filter(is_in_all).cloned().collect();
+            found.push((versions[first].name.clone(), stored_throughout));
         }
         found
     }
@@ -119,11 +119,11 @@ impl History {
                     )
                 })
                 .collect();
-            let what = match version.labels {
+            let line = match version.labels {
                 Some(_) => format!("{pod} {}: {}", version.uid, labels.join(" ")),
                 None => format!("{pod} {} is gone", version.uid),
             };
-            lines.push((version.at, what));
+            lines.push((version.at, line));
         }
         let mut before: BTreeMap<&str, &Option<Vec<Value>>> = BTreeMap::new();
         for object in &self.objects {
@@ -134,8 +134,8 @@ impl History {
         }
         for call in &self.calls {
             if call.task.is_some() || call.pods.iter().any(|p| p == pod) {
-                let told = call.told / 1_000_000;
-                lines.push((call.at, format!("{call:?} answered at {told} ms")));
+                let answered_at = call.answered_at / 1_000_000;
+                lines.push((call.at, format!("{call:?} answered at {answered_at} ms")));
             }
         }
         for (whence, at) in &self.turned_away {
@@ -145,7 +145,7 @@ impl History {
         lines.sort();
         let lines = lines
             .iter()
-            .map(|(at, what)| format!("{} ms {what}\n", at / 1_000_000));
+            .map(|(at, line)| format!("{} ms {line}\n", at / 1_000_000));
         lines.collect()
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use operating::api::keys::Family;
 use serde_json::Value;
 
-use super::history::{Call, History, PodVersion, Said};
+use super::history::{Answer, Call, History, PodVersion};
 
 type Labels = BTreeMap<String, String>;
 
@@ -20,7 +20,7 @@ pub struct Grant {
     pub uid: String,
     pub id: String,
     pub stage: &'static str,
-    /// When it began to wait, and when it was let go.
+    /// When the operation began to wait, and when it passed.
     pub since: u64,
     pub until: u64,
     /// What the Pod's labels were in this time.
@@ -30,7 +30,7 @@ pub struct Grant {
 /// What a judge finds.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// How many operations were let go.
+    /// How many operations passed.
     pub grants: usize,
     /// How often a rule held for one of them.
     pub judged: usize,
@@ -65,8 +65,8 @@ pub fn judge(history: &History) -> Verdict {
                     None // budgets are judged elsewhere
                 };
                 if let Some(wrong) = wrong {
-                    let what = format!("rule {name} of {object}: {wrong}");
-                    verdict.violations.push((grant.clone(), what));
+                    let violation = format!("rule {name} of {object}: {wrong}");
+                    verdict.violations.push((grant.clone(), violation));
                 }
             }
         }
@@ -74,7 +74,7 @@ pub fn judge(history: &History) -> Verdict {
     verdict
 }
 
-/// Whether a rule applied to an operation from its begin to the moment when it was let go.
+/// Whether a rule applied to an operation from its begin until it passed.
 fn applies(rule: &Value, grant: &Grant) -> bool {
     let stage = rule["stage"].as_str().unwrap_or("PreCheck");
     let filter = &rule["filter"]["labelSelector"];
@@ -102,26 +102,26 @@ fn passes(history: &History, rule: &Value, asks: &Value, grant: &Grant, after: u
             && (call.stage == grant.stage || call.stage.is_empty() && grant.stage == "PreCheck")
             && call.pods.contains(&grant.pod)
             && call.at >= after
-            && call.told <= grant.until
+            && call.answered_at <= grant.until
     };
     let answers = history.calls.iter().filter(is_about);
     let mut moments: Vec<u64> = Vec::new();
-    for answer in answers {
-        match &answer.said {
-            Said::Yes => moments.push(answer.told),
-            Said::Named(names) => {
-                moments.extend(names.contains(&grant.pod).then_some(answer.told));
+    for call in answers {
+        match &call.answer {
+            Answer::Yes => moments.push(call.answered_at),
+            Answer::Named(names) => {
+                moments.extend(names.contains(&grant.pod).then_some(call.answered_at));
             }
-            Said::Error => moments.extend(ignores.then_some(answer.told)),
-            Said::Task(id, names) => {
+            Answer::Error => moments.extend(ignores.then_some(call.answered_at)),
+            Answer::Task(id, names) => {
                 let poll = &config["poll"];
                 if poll.is_null() {
                     continue; // there is no way to learn what becomes of it
                 }
                 match names.contains(&grant.pod) {
-                    true => moments.push(answer.told),
+                    true => moments.push(call.answered_at),
                     false => {
-                        moments.extend(finishes(history, poll, id, answer, grant, ignores));
+                        moments.extend(finishes(history, poll, id, call, grant, ignores));
                     }
                 }
             }
@@ -148,18 +148,18 @@ fn finishes(
         call.url == url
             && call.task.as_deref() == Some(id)
             && call.at >= answer.at
-            && call.told <= grant.until
+            && call.answered_at <= grant.until
     };
     let polls: Vec<&Call> = history.calls.iter().filter(is_of).collect();
-    let said = polls.iter().filter(|call| match &call.said {
-        Said::Yes => true,
-        Said::Named(names) => names.contains(&grant.pod),
-        Said::Task(..) | Said::Error => false,
+    let passing = polls.iter().filter(|call| match &call.answer {
+        Answer::Yes => true,
+        Answer::Named(names) => names.contains(&grant.pod),
+        Answer::Task(..) | Answer::Error => false,
     });
-    let first = said.map(|call| call.told).min();
-    let over = answer.told + poll["timeoutSeconds"].as_u64().unwrap_or(60) * SECOND - SECOND;
-    let failed = polls.iter().any(|call| call.said == Said::Error)
-        || unheard(history, url, answer.told, grant.until)
+    let first = passing.map(|call| call.answered_at).min();
+    let over = answer.answered_at + poll["timeoutSeconds"].as_u64().unwrap_or(60) * SECOND - SECOND;
+    let failed = polls.iter().any(|call| call.answer == Answer::Error)
+        || unheard(history, url, answer.answered_at, grant.until)
             .next()
             .is_some();
     let ignored = (ignores && failed && over <= grant.until).then_some(over);
@@ -169,10 +169,10 @@ fn finishes(
 /// Calls of an endpoint that found it down.
 fn unheard(history: &History, url: &str, after: u64, until: u64) -> impl Iterator<Item = u64> {
     let all = history.turned_away.iter();
-    let here = all.filter(move |(whence, at)| {
+    let refused_calls = all.filter(move |(whence, at)| {
         url.starts_with(&format!("{whence}/")) && (after..=until).contains(at)
     });
-    here.map(|(_, at)| *at)
+    refused_calls.map(|(_, at)| *at)
 }
 
 /// Every operation that has left PreCheck or PostCheck.

@@ -109,14 +109,16 @@ async fn walk(bed: &Bed, seed: u64) -> Sum {
     let ended = AssertUnwindSafe(walking).catch_unwind().await;
     let history = history_of(&world, pods.history().await, objects.history().await);
     let verdict = judge(&history);
-    for (grant, what) in &verdict.violations {
+    for (grant, violation) in &verdict.violations {
         let (from, until) = (grant.since - 8_000_000_000, grant.until + 1_000_000_000);
         let story = history.story(&grant.pod, from, until);
         let (id, uid) = (&grant.id, &grant.uid);
-        println!("WALK_SEED={seed}: VIOLATION by {id} of Pod {uid}: {what}: {grant:?}\n{story}");
+        println!(
+            "WALK_SEED={seed}: VIOLATION by {id} of Pod {uid}: {violation}: {grant:?}\n{story}"
+        );
     }
     let stuck = ended.unwrap_or_else(|panic| {
-        println!("WALK_SEED={seed} ends in the middle: {:#?}", world.told);
+        println!("WALK_SEED={seed} ends in the middle: {:#?}", world.acts);
         std::panic::resume_unwind(panic)
     });
     for pod in &stuck {
@@ -180,7 +182,7 @@ fn history_of(
         calls: world.endpoints.iter().flat_map(Endpoint::calls).collect(),
         turned_away: turned_away.collect(),
         undone: world.undone.clone(),
-        acts: world.told.clone(),
+        acts: world.acts.clone(),
     }
 }
 
@@ -247,11 +249,11 @@ async fn no_pod_operates_unapproved_or_waits_forever() {
     let sum = sums
         .into_inner()
         .into_iter()
-        .fold(Sum::default(), |all, one| Sum {
-            walks: all.walks + one.walks,
-            acts: all.acts + one.acts,
-            grants: all.grants + one.grants,
-            judged: all.judged + one.judged,
+        .fold(Sum::default(), |sum, walk| Sum {
+            walks: sum.walks + walk.walks,
+            acts: sum.acts + walk.acts,
+            grants: sum.grants + walk.grants,
+            judged: sum.judged + walk.judged,
         });
     println!("from WALK_SEED={seed}, without violation: {sum:?}");
     let bad = bad.into_inner();

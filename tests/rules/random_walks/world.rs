@@ -37,8 +37,8 @@ pub struct World {
     rules: [Vec<Rule>; super::acts::OBJECTS],
     versions: u32,
     pub undone: Vec<Undone>,
-    pub told: Vec<(u64, String)>,
-    /// How many acts had their way.
+    pub acts: Vec<(u64, String)>,
+    /// How many actions succeeded.
     pub done: usize,
 }
 
@@ -51,7 +51,7 @@ impl World {
             rules: Default::default(),
             versions: 0,
             undone: Vec::new(),
-            told: Vec::new(),
+            acts: Vec::new(),
             done: 0,
         }
     }
@@ -94,9 +94,9 @@ impl World {
     }
 
     pub async fn act(&mut self, act: &Act) {
-        self.told.push((now(), format!("ACT {act:?}")));
+        self.acts.push((now(), format!("ACT {act:?}")));
         let done = self.try_act(act).await;
-        self.told.push((now(), format!("ACT done: {done}")));
+        self.acts.push((now(), format!("ACT done: {done}")));
         self.done += usize::from(done);
     }
 
@@ -268,7 +268,7 @@ impl World {
 
     /// Ends all troubles: endpoints say yes, budgets are open, labels are right.
     pub async fn lift(&mut self) {
-        self.told.push((now(), "ALL TROUBLES END".to_owned()));
+        self.acts.push((now(), "ALL TROUBLES END".to_owned()));
         for endpoint in &self.endpoints {
             endpoint.turn(Mood::Healed);
         }
@@ -280,8 +280,8 @@ impl World {
                     (*limit, limited) = (100, true);
                 }
             }
-            let what = "the budgets to be opened";
-            wait::until(what, async || !limited || self.write(object).await).await;
+            let description = "the budgets to be opened";
+            wait::until(description, async || !limited || self.write(object).await).await;
         }
         let fit = json!({"fit": "yes"});
         for pod in &self.pods {
@@ -320,7 +320,8 @@ impl World {
     }
 }
 
-/// Whether a request had its way; the API server refuses while a webhook is being killed, a rule holds, or an object has gone.
+/// Whether a request succeeded. The API server refuses it while a webhook is being killed, while a rule holds it, or
+/// when the object is gone.
 fn passed<T: Debug>(outcome: kube::Result<T>) -> bool {
     match outcome {
         Ok(_) => true,

@@ -221,12 +221,12 @@ impl LiveOwners {
         uid: &str,
     ) -> (Option<Arc<Owner>>, Vec<Arc<Owner>>) {
         let state = self.index.read_state();
-        let Some(home) = state.namespace(namespace) else {
+        let Some(namespace_index) = state.namespace(namespace) else {
             return (None, Vec::new());
         };
-        match home.resolved_owner(uid) {
+        match namespace_index.resolved_owner(uid) {
             Some(owner) => (Some(owner), Vec::new()),
-            None => (None, home.owner_references(uid)),
+            None => (None, namespace_index.owner_references(uid)),
         }
     }
 

@@ -391,23 +391,23 @@ impl Workloads {
         basis: ReadingBasis,
         has_pods: impl Fn(&str) -> bool,
     ) -> bool {
-        let gone = match reading {
+        let removed = match reading {
             LiveReading::Gone => self.watched.remove(uid),
             LiveReading::Count(_) | LiveReading::Unset | LiveReading::NoScale => None,
         };
-        let watched = gone.is_some();
-        let basis = match (basis, &gone) {
-            (ReadingBasis::Object(None), Some(gone)) => {
-                ReadingBasis::Object(Some(Arc::new(gone.as_owner(uid))))
+        let watched = removed.is_some();
+        let basis = match (basis, &removed) {
+            (ReadingBasis::Object(None), Some(removed)) => {
+                ReadingBasis::Object(Some(Arc::new(removed.as_owner(uid))))
             }
             (basis, _) => basis,
         };
-        if let Some(workload) = &gone
+        if let Some(workload) = &removed
             && self.deployments.get(&workload.name) == Some(uid)
         {
             self.deployments.remove(&workload.name);
         }
-        if let Some(controller) = gone.and_then(|workload| self.replica_set_maker(&workload)) {
+        if let Some(controller) = removed.and_then(|workload| self.replica_set_maker(&workload)) {
             self.former.insert(uid.clone(), controller);
         }
         let last = LastRead { reading, basis };

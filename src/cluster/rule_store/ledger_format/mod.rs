@@ -100,23 +100,26 @@ fn claim_from_stored(stored: &api::Claim, operation: ClaimOperation) -> Claim<Cl
 
 /// Merges two claims of one Pod for operations that this build does not know, because this build counts them as one
 /// claim.
-fn merge_unknown_claims(one: Claim<ClaimDetail>, other: Claim<ClaimDetail>) -> Claim<ClaimDetail> {
+fn merge_unknown_claims(
+    first: Claim<ClaimDetail>,
+    second: Claim<ClaimDetail>,
+) -> Claim<ClaimDetail> {
     let stored = |claim: &Claim<ClaimDetail>| {
         let carried = claim.detail.carried.as_ref();
         carried.map_or_else(Vec::new, |carried| carried.claims.clone())
     };
     let carried = CarriedFields {
-        claims: [stored(&one), stored(&other)].concat(),
+        claims: [stored(&first), stored(&second)].concat(),
         ..CarriedFields::default()
     };
     Claim {
-        at: one.at.max(other.at),
-        attempt: one.attempt.max(other.attempt),
-        opened: one.opened.max(other.opened),
-        closing: one.closing && other.closing,
+        at: first.at.max(second.at),
+        attempt: first.attempt.max(second.attempt),
+        opened: first.opened.max(second.opened),
+        closing: first.closing && second.closing,
         detail: ClaimDetail {
             carried: Some(Arc::new(carried)),
-            ..one.detail
+            ..first.detail
         },
     }
 }

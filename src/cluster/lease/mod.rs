@@ -5,6 +5,9 @@
 //! CollaSets, above all those of volumes, depend on more than the written object. Therefore that controller asks
 //! [`Leadership`] before each such write.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,37 +167,43 @@ impl LeaderElector {
         }
     }
 
-    /// Tries once to take or renew the Lease. Returns whether this candidate leads afterwards.
+    /// Tries to take or renew the Lease. Returns whether this candidate leads afterwards.
     async fn try_acquire_or_renew(&mut self) -> Result<bool, Error> {
+        let mut outcome = self.try_once().await;
+        let leads = *self.leading.borrow();
+        if leads && outcome.as_ref().is_err_and(is_conflict) {
+            // A user may have changed the metadata of the Lease. Only another read shows who holds the Lease.
+            outcome = self.try_once().await;
+        }
+        match outcome {
+            Err(error) if is_conflict(&error) => Ok(false), // another candidate was faster
+            outcome => outcome,
+        }
+    }
+
+    /// Reads the Lease, and writes it if this candidate may hold it. Returns whether this candidate leads afterwards.
+    async fn try_once(&mut self) -> Result<bool, Error> {
+        let params = PostParams::default();
         let Some(lease) = self.leases.get_opt(LEASE_NAME).await? else {
             let lease = self.with_own_holder(Lease::default(), 0);
-            return acquired_unless_conflict(
-                self.leases.create(&PostParams::default(), &lease).await,
-            );
+            self.leases.create(&params, &lease).await?;
+            return Ok(true);
         };
         self.lease.uid.clone_from(&lease.metadata.uid);
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.clone().filter(|h| !h.is_empty());
         let transitions = spec.lease_transitions.unwrap_or(0);
-        if holder.as_deref() == Some(&self.identity) {
+        let lease = if holder.as_deref() == Some(&self.identity) {
             self.succeeds = None;
-            let lease = self.with_own_holder(lease, transitions);
-            return acquired_unless_conflict(
-                self.leases
-                    .replace(LEASE_NAME, &PostParams::default(), &lease)
-                    .await,
-            );
-        }
-        if holder.is_some() && !self.observed.is_expired(&spec) {
+            self.with_own_holder(lease, transitions)
+        } else if holder.is_some() && !self.observed.is_expired(&spec) {
             return Ok(false);
-        }
-        self.succeeds = holder;
-        let lease = self.with_own_holder(lease, transitions + 1);
-        acquired_unless_conflict(
-            self.leases
-                .replace(LEASE_NAME, &PostParams::default(), &lease)
-                .await,
-        )
+        } else {
+            self.succeeds = holder;
+            self.with_own_holder(lease, transitions + 1)
+        };
+        self.leases.replace(LEASE_NAME, &params, &lease).await?;
+        Ok(true)
     }
 
     fn with_own_holder(&self, lease: Lease, transitions: i32) -> Lease {
@@ -272,45 +281,6 @@ fn lease_reference(namespace: &str) -> ObjectReference {
     }
 }
 
-/// A conflict means that another candidate was faster, which is no error.
-fn acquired_unless_conflict(result: Result<Lease, Error>) -> Result<bool, Error> {
-    match result {
-        Ok(_) => Ok(true),
-        Err(Error::Api(status)) if status.code == 409 => Ok(false),
-        Err(e) => Err(e),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use jiff::SignedDuration;
-
-    use super::*;
-
-    fn renewed(at: Timestamp) -> LeaseSpec {
-        LeaseSpec {
-            holder_identity: Some("other".to_owned()),
-            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
-            renew_time: Some(MicroTime(at)),
-            ..LeaseSpec::default()
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn lease_expires_by_the_own_clock_however_the_holders_jumps() {
-        for hours in [-1, 0, 1] {
-            let mut observed = ObservedRenewal::default();
-            let mut at = Timestamp::now() + SignedDuration::from_hours(hours);
-            for _ in 0..5 {
-                assert!(!observed.is_expired(&renewed(at)), "it is renewed");
-                tokio::time::advance(LEASE_DURATION / 2).await;
-                assert!(!observed.is_expired(&renewed(at)));
-                at -= SignedDuration::from_hours(hours);
-                at += SignedDuration::from_secs(1);
-            }
-            assert!(!observed.is_expired(&renewed(at)));
-            tokio::time::advance(LEASE_DURATION + RETRY_PERIOD).await;
-            assert!(observed.is_expired(&renewed(at)), "it stood still");
-        }
-    }
+fn is_conflict(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 409)
 }

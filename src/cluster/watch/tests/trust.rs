@@ -1,26 +1,7 @@
 //! Tests what the sink learns about connections that end, fall silent, or start slowly.
-#![allow(clippy::unwrap_used)]
-
-use std::convert::Infallible;
-
-use bytes::Bytes;
-use futures::stream;
-use http::{Request as HttpRequest, Response};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
-use kube::client::Body;
-use parking_lot::Mutex;
-use serde_json::json;
 
 use super::*;
 use crate::cluster::watch_trust::{WATCH_TIMEOUT_SECONDS, WatchTrust};
-
-type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
-
-fn never(impossible: Infallible) -> std::io::Error {
-    match impossible {}
-}
 
 /// The behaviour of one watch. All numbers are seconds, except for `Slow`.
 #[derive(Clone, Copy)]
@@ -55,7 +36,7 @@ enum Watch {
 struct Server {
     watches: Arc<Vec<Watch>>,
     /// `list`, or the resourceVersion from which a watch continues.
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     /// The last version that a watch has sent.
     sent: Arc<AtomicU64>,
     /// For a quiet kind: when the server started, and which position of etcd the API server knows. etcd advances by one
@@ -80,103 +61,108 @@ impl Server {
     async fn answer(&self, query: &str) -> Answer {
         let parameters: Vec<_> = form_urlencoded(query);
         let parameter = |name: &str| parameters.iter().find(|(n, _)| n == name).map(|p| &p.1);
-        let is_quiet = matches!(self.watches[0], Watch::Quiet);
         if parameter("watch").is_none() {
-            let is_position = parameter("fieldSelector").is_some();
-            let revision = 7 + self.begun.elapsed().as_secs();
-            if is_quiet {
-                self.progress.store(revision, Ordering::Relaxed);
-                self.sent.store(revision, Ordering::Relaxed);
-            }
-            if !is_position {
-                self.asked.lock().push("list".to_owned());
-                tokio::time::sleep(self.late).await;
-            }
-            let version = self.sent.load(Ordering::Relaxed).max(7).to_string();
-            let list = json!({
-                "apiVersion": "v1", "kind": "List", "items": [],
-                "metadata": {"resourceVersion": if is_position && !is_quiet { "99".to_owned() } else { version }},
-            });
-            return Response::new(Full::from(list.to_string()).map_err(never).boxed_unsync());
+            return self.list(parameter("fieldSelector").is_some()).await;
         }
         let from: u64 = parameter("resourceVersion").unwrap().parse().unwrap();
         let number = {
-            let mut asked = self.asked.lock();
-            asked.push(from.to_string());
-            asked.iter().filter(|what| *what != "list").count() - 1
+            let mut requests = self.requests.lock();
+            requests.push(from.to_string());
+            requests.iter().filter(|request| *request != "list").count() - 1
         };
         let watch = self.watches[number.min(self.watches.len() - 1)];
-        let (bookmark, end) = match watch {
-            Watch::Ends(bookmark, end) => (bookmark, Some(end)),
-            Watch::FallsSilent | Watch::Trails => (0, None),
+        match watch {
+            Watch::Ends(bookmark, end) => self.one_event("BOOKMARK", from, bookmark, Some(end)),
+            Watch::FallsSilent => self.one_event("BOOKMARK", from, 0, None),
+            Watch::Trails => self.one_event("ADDED", from, 0, None),
             Watch::Late(seconds) => {
                 tokio::time::sleep(Duration::from_secs(seconds)).await;
-                (0, None)
+                self.one_event("BOOKMARK", from, 0, None)
             }
             Watch::Mute => {
                 let never = stream::pending::<std::io::Result<Frame<Bytes>>>();
-                return Response::new(StreamBody::new(never).boxed_unsync());
+                Response::new(StreamBody::new(never).boxed_unsync())
             }
             Watch::Breaks(seconds) => {
                 let broken = stream::once(async move {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
                     Err::<Frame<Bytes>, _>(std::io::Error::other("reset"))
                 });
-                return Response::new(StreamBody::new(broken).boxed_unsync());
+                Response::new(StreamBody::new(broken).boxed_unsync())
             }
             Watch::Refused => {
-                let mut refusal = Response::new(Full::from("").map_err(never).boxed_unsync());
+                let mut refusal = complete(String::new());
                 *refusal.status_mut() = http::StatusCode::BAD_GATEWAY;
-                return refusal;
+                refusal
             }
             Watch::Hangs => std::future::pending().await,
-            Watch::Slow(late) => {
-                let late = Duration::from_millis(late);
-                tokio::time::sleep(late).await;
-                let metadata = json!({ "resourceVersion": (from + 1).to_string() });
-                let event = json!({ "type": "BOOKMARK", "object": { "metadata": metadata } });
-                self.sent.store(from + 1, Ordering::Relaxed);
-                let life = Duration::from_secs(WATCH_TIMEOUT_SECONDS.into());
-                let lines = stream::unfold(Some(event), move |event| async move {
-                    let Some(event) = event else {
-                        tokio::time::sleep(Duration::from_secs(2).saturating_sub(late)).await;
-                        return None;
-                    };
-                    tokio::time::sleep(life - Duration::from_secs(2)).await;
-                    let line = Bytes::from(format!("{event}\n"));
-                    Some((Ok::<_, std::io::Error>(Frame::data(line)), None))
-                });
-                return Response::new(StreamBody::new(lines).boxed_unsync());
-            }
+            Watch::Slow(late) => self.slow(from, Duration::from_millis(late)).await,
             Watch::Quiet => {
                 let life = parameter("timeoutSeconds").unwrap().parse().unwrap();
-                return self.quiet(from, life);
+                self.quiet(from, life)
             }
+        }
+    }
+
+    /// A list of all objects, or of no objects for their position.
+    async fn list(&self, is_position: bool) -> Answer {
+        let is_quiet = matches!(self.watches[0], Watch::Quiet);
+        let revision = 7 + self.begun.elapsed().as_secs();
+        if is_quiet {
+            self.progress.store(revision, Ordering::Relaxed);
+            self.sent.store(revision, Ordering::Relaxed);
+        }
+        if !is_position {
+            self.requests.lock().push("list".to_owned());
+            tokio::time::sleep(self.late).await;
+        }
+        let version = match is_position && !is_quiet {
+            true => 99,
+            false => self.sent.load(Ordering::Relaxed).max(7),
         };
-        let type_ = match watch {
-            Watch::Trails => "ADDED",
-            _ => "BOOKMARK",
-        };
+        let list = json!({
+            "apiVersion": "v1", "kind": "List", "items": [],
+            "metadata": { "resourceVersion": version.to_string() },
+        });
+        complete(list.to_string())
+    }
+
+    /// A watch that sends one event after `delay` seconds. It ends after `end` seconds, or falls silent.
+    fn one_event(&self, kind: &'static str, from: u64, delay: u64, end: Option<u64>) -> Answer {
         let sent = Arc::clone(&self.sent);
         let lines = stream::unfold(0, move |step| {
             let sent = Arc::clone(&sent);
             async move {
                 match (step, end) {
                     (0, _) => {
-                        tokio::time::sleep(Duration::from_secs(bookmark)).await;
+                        tokio::time::sleep(Duration::from_secs(delay)).await;
                         sent.store(from + 1, Ordering::Relaxed);
-                        let metadata = json!({"resourceVersion": (from + 1).to_string()});
-                        let event = json!({"type": type_, "object": {"metadata": metadata}});
-                        let line = Bytes::from(format!("{event}\n"));
-                        Some((Ok::<_, std::io::Error>(Frame::data(line)), 1))
+                        Some((event_frame(kind, from + 1), 1))
                     }
                     (_, Some(end)) => {
-                        tokio::time::sleep(Duration::from_secs(end - bookmark)).await;
+                        tokio::time::sleep(Duration::from_secs(end - delay)).await;
                         None
                     }
                     (_, None) => std::future::pending().await,
                 }
             }
+        });
+        Response::new(StreamBody::new(lines).boxed_unsync())
+    }
+
+    /// A watch that ends in time, and whose response and bookmark are `late`.
+    async fn slow(&self, from: u64, late: Duration) -> Answer {
+        tokio::time::sleep(late).await;
+        self.sent.store(from + 1, Ordering::Relaxed);
+        let life = Duration::from_secs(WATCH_TIMEOUT_SECONDS.into());
+        let bookmark = event_frame("BOOKMARK", from + 1);
+        let lines = stream::unfold(Some(bookmark), move |bookmark| async move {
+            let Some(bookmark) = bookmark else {
+                tokio::time::sleep(Duration::from_secs(2).saturating_sub(late)).await;
+                return None;
+            };
+            tokio::time::sleep(life - Duration::from_secs(2)).await;
+            Some((bookmark, None))
         });
         Response::new(StreamBody::new(lines).boxed_unsync())
     }
@@ -201,10 +187,7 @@ impl Server {
                     tokio::time::sleep_until(begin + Duration::from_secs(next)).await;
                     let known = progress.load(Ordering::Relaxed);
                     if next < life && known > sent {
-                        let metadata = json!({"resourceVersion": known.to_string()});
-                        let event = json!({"type": "BOOKMARK", "object": {"metadata": metadata}});
-                        let line = Bytes::from(format!("{event}\n"));
-                        return Some((Ok::<_, std::io::Error>(Frame::data(line)), known));
+                        return Some((event_frame("BOOKMARK", known), known));
                     }
                 }
             }
@@ -213,10 +196,10 @@ impl Server {
     }
 }
 
-/// The names and values of a query that needs no unescaping.
-fn form_urlencoded(query: &str) -> Vec<(String, String)> {
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
+fn event_frame(kind: &str, version: u64) -> std::io::Result<Frame<Bytes>> {
+    let metadata = json!({ "resourceVersion": version.to_string() });
+    let event = json!({ "type": kind, "object": { "metadata": metadata } });
+    Ok(Frame::data(Bytes::from(format!("{event}\n"))))
 }
 
 #[derive(Default)]
@@ -255,7 +238,7 @@ async fn followed_by(
 ) -> (Vec<bool>, Vec<String>) {
     let server = Server {
         watches: watches.to_vec().into(),
-        asked: Arc::default(),
+        requests: Arc::default(),
         sent: Arc::default(),
         begun: Instant::now(),
         progress: Arc::default(),
@@ -283,44 +266,50 @@ async fn followed_by(
     }
     stop.cancel();
     watch.await.unwrap();
-    (alive, server.asked.lock().clone())
+    (alive, server.requests.lock().clone())
 }
 
 #[tokio::test(start_paused = true)]
 async fn watches_that_end_in_time_are_followed_throughout() {
     let life = u64::from(WATCH_TIMEOUT_SECONDS);
-    let (alive, asked) = followed(&[Watch::Ends(life - 2, life)], 60).await;
+    let (alive, requests) = followed(&[Watch::Ends(life - 2, life)], 60).await;
     assert_eq!(alive, [true; 60]);
-    assert_eq!(asked[..4], ["list", "7", "8", "9"]);
-    assert!(asked.len() > 7 && asked.iter().filter(|what| *what == "list").count() == 1);
+    assert_eq!(requests[..4], ["list", "7", "8", "9"]);
+    assert!(
+        requests.len() > 7 && requests.iter().filter(|request| *request == "list").count() == 1
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn watch_of_a_kind_that_nobody_changes_is_followed_throughout() {
-    let (alive, asked) = followed(&[Watch::Quiet], 120).await;
-    assert_eq!(alive, [true; 120], "{asked:?}");
-    assert_eq!(asked.iter().filter(|what| *what == "list").count(), 1);
-    // A watch with a long life is never given up.
-    let (_, asked) = followed_by(&[Watch::Quiet], LONG_WATCH_SECONDS, Duration::ZERO, 1_000).await;
+    let (alive, requests) = followed(&[Watch::Quiet], 120).await;
+    assert_eq!(alive, [true; 120], "{requests:?}");
     assert_eq!(
-        asked.iter().filter(|what| *what == "list").count(),
-        1,
-        "{asked:?}"
+        requests.iter().filter(|request| *request == "list").count(),
+        1
     );
-    assert!(asked.len() <= 6, "{asked:?}");
+    // A watch with a long life is never given up.
+    let (_, requests) =
+        followed_by(&[Watch::Quiet], LONG_WATCH_SECONDS, Duration::ZERO, 1_000).await;
+    assert_eq!(
+        requests.iter().filter(|request| *request == "list").count(),
+        1,
+        "{requests:?}"
+    );
+    assert!(requests.len() <= 6, "{requests:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn silent_watch_is_replaced_and_trusted_after_next_delivery() {
     let life = u64::from(WATCH_TIMEOUT_SECONDS);
     let silent = [Watch::FallsSilent, Watch::Hangs];
-    let (alive, asked) = followed(&silent, 20).await;
+    let (alive, requests) = followed(&silent, 20).await;
     assert_eq!(
         (&alive[..5], &alive[10..]),
         (&[true; 5][..], &[false; 10][..]),
-        "{alive:?} {asked:?}"
+        "{alive:?} {requests:?}"
     );
-    assert_eq!(asked, ["list", "7", "list", "8"]);
+    assert_eq!(requests, ["list", "7", "list", "8"]);
     let again = [Watch::FallsSilent, Watch::Ends(life - 2, life)];
     let (alive, _) = followed(&again, 30).await;
     assert_eq!(
@@ -333,9 +322,9 @@ async fn silent_watch_is_replaced_and_trusted_after_next_delivery() {
 
 #[tokio::test(start_paused = true)]
 async fn watch_without_deliveries_is_never_trusted() {
-    let (alive, asked) = followed(&[Watch::Mute], 120).await;
+    let (alive, requests) = followed(&[Watch::Mute], 120).await;
     assert_eq!(alive[10..], [false; 110]);
-    let lists = asked.iter().filter(|what| *what == "list").count();
+    let lists = requests.iter().filter(|request| *request == "list").count();
     assert!((5..=15).contains(&lists), "{lists} lists in two minutes");
 }
 
@@ -343,23 +332,23 @@ async fn watch_without_deliveries_is_never_trusted() {
 #[tokio::test(start_paused = true)]
 async fn watch_whose_answer_begins_late_is_followed_throughout() {
     for late in [500, 1_000, 1_100, 1_500, 1_900] {
-        let (alive, asked) = followed(&[Watch::Slow(late)], 60).await;
-        assert_eq!(alive, [true; 60], "{late} ms: {asked:?}");
+        let (alive, requests) = followed(&[Watch::Slow(late)], 60).await;
+        assert_eq!(alive, [true; 60], "{late} ms: {requests:?}");
     }
 }
 
 /// A connection that hung may deliver old events, while newer events are still missing.
 #[tokio::test(start_paused = true)]
 async fn event_is_no_sign_that_all_is_known() {
-    let (alive, asked) = followed(&[Watch::Mute, Watch::Trails], 60).await;
-    assert_eq!(alive[10..], [false; 50], "{asked:?}");
+    let (alive, requests) = followed(&[Watch::Mute, Watch::Trails], 60).await;
+    assert_eq!(alive[10..], [false; 50], "{requests:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn bookmark_trust_starts_at_its_earliest_possible_time() {
-    let (alive, asked) = followed(&[Watch::Late(8), Watch::Hangs], 20).await;
-    assert_eq!(alive[8..11], [true; 3], "{alive:?} {asked:?}");
-    assert_eq!(alive[12..], [false; 8], "{alive:?} {asked:?}");
+    let (alive, requests) = followed(&[Watch::Late(8), Watch::Hangs], 20).await;
+    assert_eq!(alive[8..11], [true; 3], "{alive:?} {requests:?}");
+    assert_eq!(alive[12..], [false; 8], "{alive:?} {requests:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -394,13 +383,13 @@ async fn list_trust_starts_at_its_request_time() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_watches_are_not_trusted() {
-    let (alive, asked) = followed(&[Watch::Breaks(5)], 60).await;
-    assert_eq!(alive[10..], [false; 50], "{asked:?}");
+    let (alive, requests) = followed(&[Watch::Breaks(5)], 60).await;
+    assert_eq!(alive[10..], [false; 50], "{requests:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_watches_back_off_their_lists() {
-    let (_, asked) = followed(&[Watch::Refused], 60).await;
-    let lists = asked.iter().filter(|what| *what == "list").count();
+    let (_, requests) = followed(&[Watch::Refused], 60).await;
+    let lists = requests.iter().filter(|request| *request == "list").count();
     assert!(lists <= 20, "{lists} lists in a minute");
 }
