@@ -1,8 +1,8 @@
 //! Permits for calls to endpoints. Namespaces share them, so that no tenant delays the others.
 //!
-//! The more permits a namespace holds, the more permits must be free before it gets another permit. Therefore some permits
-//! stay free for namespaces that hold none. When a permit becomes free, the namespace that holds the fewest permits
-//! gets it. Namespaces that hold the same number take turns, and so do the endpoints of a namespace.
+//! The more permits a namespace holds, the more permits must be free before it gets another permit. Therefore some
+//! permits stay free for namespaces that hold none. When a permit becomes free, the namespace that holds the fewest
+//! permits gets it. Namespaces that hold the same number take turns, and so do the endpoints of a namespace.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! Calls the endpoints of webhook rules on the leader: asks about waiting Pods, polls tasks, and stores the verdicts and
-//! tasks in the rule's status, because a new leader needs them. Admission never waits for a call; it reads the verdicts in the status.
+//! Calls the endpoints of webhook rules on the leader: asks about waiting Pods, polls tasks, and stores the verdicts
+//! and tasks in the rule's status, because a new leader needs them. Admission never waits for a call; it reads the
+//! verdicts in the status.
 
 mod address;
 mod bounded;

@@ -99,10 +99,10 @@ impl WaitingSnapshot {
         snapshot
     }
 
-    /// The operations that wait. An operation is askable if only the verdict of the endpoint is missing: no rule that can
-    /// be decided at once rejects the operation, the operation has passed the earlier webhook rules of the object, and the
-    /// budgets have headroom for it in addition to the askable operations before it. `allowed` is called once for each rule
-    /// object.
+    /// The operations that wait. An operation is askable if only the verdict of the endpoint is missing: no rule that
+    /// can be decided at once rejects the operation, the operation has passed the earlier webhook rules of the object,
+    /// and the budgets have headroom for it in addition to the askable operations before it. `allowed` is called once
+    /// for each rule object.
     pub async fn find_askable(self, allowed: impl Fn(&str) -> Option<u32>) -> WaitingOperations {
         let mut waiting = WaitingOperations {
             subject_operations: self.subject_operations,

@@ -315,8 +315,8 @@ mod tests {
         }
     }
 
-    /// Owners with a held rollout under a rule for `app: db` whose budget allows this number of further disruptions. A StatefulSet and
-    /// a DaemonSet with that label roll out to a template without it.
+    /// Owners with a held rollout under a rule for `app: db` whose budget allows this number of further disruptions. A
+    /// StatefulSet and a DaemonSet with that label roll out to a template without it.
     fn held(allowed: u32) -> Vec<(&'static str, String, RolloutHeldCause, bool)> {
         let index = Index::default();
         let rule = json!({

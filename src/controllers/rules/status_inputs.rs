@@ -87,8 +87,8 @@ impl StatusInputCache {
         Some((selected.into_inputs(context, matches), pause))
     }
 
-    /// Compares the cached results with the Pods that the rule object selects now. Returns whether a list is due now, and the time until
-    /// the end of [`LABEL_GRACE`]. Until then `selected` does not report a missing label.
+    /// Compares the cached results with the Pods that the rule object selects now. Returns whether a list is due now,
+    /// and the time until the end of [`LABEL_GRACE`]. Until then `selected` does not report a missing label.
     fn update_cached_inputs(
         &self,
         selected: &mut CachedSelection,

@@ -56,8 +56,8 @@ struct NamespaceRounds {
     is_stale: bool,
     /// Whether the next round is running, or waits for the end of the pause.
     is_running: bool,
-    /// Whether the last round may be used while the next round is running: the last round was recent when the next round
-    /// was requested.
+    /// Whether the last round may be used while the next round is running: the last round was recent when the next
+    /// round was requested.
     is_usable: bool,
     parked: HashSet<Requester>,
 }

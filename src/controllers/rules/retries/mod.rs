@@ -9,8 +9,8 @@
 //! Therefore the leader checks by a dry run whether the ledgers can be written, from the second wake on. It checks
 //! before the first wake too if the last write of the status failed, because the status contains the ledger.
 //!
-//! While the budget has no headroom, the scale-down of an old ReplicaSet may be stuck, see [`rollouts::StuckScaleDown`].
-//! Then the leader sets `spec.replicas` of the ReplicaSet back to the number of its Pods.
+//! While the budget has no headroom, the scale-down of an old ReplicaSet may be stuck, see
+//! [`rollouts::StuckScaleDown`]. Then the leader sets `spec.replicas` of the ReplicaSet back to the number of its Pods.
 
 mod owner_backoff;
 pub(super) mod owner_state;
@@ -326,8 +326,8 @@ impl Retries {
         due
     }
 
-    /// How many Pods of each owner all rules allow to disrupt, for the owners of a rule object that have Pods to delete. The
-    /// index is locked for short times only: a change in between enqueues the rule object again.
+    /// How many Pods of each owner all rules allow to disrupt, for the owners of a rule object that have Pods to
+    /// delete. The index is locked for short times only: a change in between enqueues the rule object again.
     async fn count_free_by_owner(
         &self,
         context: &ControllerContext,
@@ -372,8 +372,8 @@ impl Retries {
         free
     }
 
-    /// The rules among `rules` that allow no disruption of an available Pod. The index is locked for one rule at a time, because the
-    /// time depends on the number of its claims.
+    /// The rules among `rules` that allow no disruption of an available Pod. The index is locked for one rule at a
+    /// time, because the time depends on the number of its claims.
     async fn rules_without_headroom(
         &self,
         context: &ControllerContext,

@@ -45,8 +45,8 @@ impl OwnerState {
     }
 }
 
-/// How many of these Pods are selected by none of the rules in `exhausted`, the rules of their namespace without headroom.
-/// This function takes time in proportion to Pods × rules; do not hold a lock during the call.
+/// How many of these Pods are selected by none of the rules in `exhausted`, the rules of their namespace without
+/// headroom. This function takes time in proportion to Pods × rules; do not hold a lock during the call.
 pub async fn count_free_pods(pods: &[Arc<Pod>], exhausted: &[Arc<RuleSet>]) -> usize {
     let (mut free, mut matched) = (0, 0);
     for pod in pods {

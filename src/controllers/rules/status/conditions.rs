@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::rollouts as held_rollouts;
+use super::super::rollouts::held_rollouts;
 use super::StatusView;
 use crate::api::podtransitionrule::RuleState;
 use crate::api::size_limits;
@@ -27,8 +27,8 @@ pub fn find_conditions(
     let rules = &entry.snapshot.rules;
     let namespace_index = view.state.namespace(&rules.namespace);
     let namespace_index = namespace_index.filter(|_| view.has_limit());
-    let held_rollouts = namespace_index.map_or_else(Vec::new, |namespace_index| {
-        held_rollouts::held_rollouts(namespace_index, entry, view.gauges)
+    let held = namespace_index.map_or_else(Vec::new, |namespace_index| {
+        held_rollouts(namespace_index, entry, view.gauges)
     });
     let enforced =
         conditions::enforced_condition(rules, &inputs.namespace_state, inputs.grace_delete);
@@ -46,7 +46,7 @@ pub fn find_conditions(
         ),
         (
             "RolloutsHeld",
-            rollouts::rollouts_held_condition(rules, &held_rollouts),
+            rollouts::rollouts_held_condition(rules, &held),
         ),
         (
             endpoints::ENDPOINTS_ANSWER,

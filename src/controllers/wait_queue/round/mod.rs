@@ -115,10 +115,10 @@ impl Round {
     /// Evaluates one Pod behind all Pods that wait longer.
     ///
     /// If a Pod can't go, because a rule rejects it or a budget has no headroom at all, the Pods behind it do not wait
-    /// for it. A Pod that already holds a claim does not need headroom; otherwise its part of the budget would stay unused
-    /// until the claim lapses. A Pod that is down for a moment needs no headroom either, because the outage itself uses up the
-    /// budget. But then the budget must not be overdrawn: an operation would make the outage last longer. A Pod that is
-    /// deleted with its CollaSet needs no budget.
+    /// for it. A Pod that already holds a claim does not need headroom; otherwise its part of the budget would stay
+    /// unused until the claim lapses. A Pod that is down for a moment needs no headroom either, because the outage
+    /// itself uses up the budget. But then the budget must not be overdrawn: an operation would make the outage last
+    /// longer. A Pod that is deleted with its CollaSet needs no budget.
     fn judge_pod(
         &mut self,
         index: &Index,
