@@ -22,7 +22,7 @@ use super::resourcecontext::ResourceContext;
 
 /// Revision of the definitions in this build. Raise it with every change of a definition: a build does not
 /// replace definitions of a higher revision with its own.
-pub const CRD_REVISION: u32 = 16;
+pub const CRD_REVISION: u32 = 17;
 
 /// Annotation of a definition: its revision. Definitions of builds without revisions lack it.
 pub const CRD_REVISION_KEY: &str = "operating.kusionstack.io/crd-revision";

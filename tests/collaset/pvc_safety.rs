@@ -333,7 +333,7 @@ async fn recreated_pod_waits_for_the_end_of_the_old_one() {
     let claim = mounted(&before[&0]).remove(0);
     until_waiting(
         &set,
-        &format!("waiting for Pod {name}, which still mounts claim {claim}, to end"),
+        &format!("waiting for Pod {name}, which still mounts PVC {claim}, to end"),
     )
     .await;
     assert_eq!(scope.list("app=web").await.len(), 1);

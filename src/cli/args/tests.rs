@@ -25,7 +25,8 @@ fn every_flag_has_a_variable_of_the_environment() {
             let ours = variable.starts_with("OPERATING_");
             assert!(
                 ours || ["POD_NAMESPACE", "POD_NAME"].contains(&variable),
-                "{arg}"
+                "{}",
+                arg.get_id()
             );
         }
     }

@@ -29,8 +29,10 @@ pub async fn observe_context(
     notes: &mut ReadNotes,
 ) -> PodContext {
     let namespace = pod.metadata.namespace.as_str();
-    let mut context = PodContext::default();
-    context.excluded = exclusion_reason(client, namespace).await;
+    let mut context = PodContext {
+        excluded: exclusion_reason(client, namespace).await,
+        ..PodContext::default()
+    };
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default();
     let listed = budgets.list(&params);

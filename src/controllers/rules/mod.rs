@@ -10,7 +10,6 @@ mod status;
 mod status_inputs;
 mod storage_probe;
 mod version_checks;
-mod wait_reasons;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::status::{StatusUrgency, StatusView};
-use self::wait_reasons::WaitReasonCounts;
+use self::status::{StatusUrgency, StatusView, WaitReasonCounts};
 use super::api_calls::{call_api, call_api_again};
 use super::rule_endpoints::{CallStates, RuleEndpoints};
 use super::wait_queue::{Requester, Round, RoundLookup, WaitQueue};

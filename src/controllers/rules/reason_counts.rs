@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::super::RuleObjectName;
 use super::super::yielder::{REST_FACTOR, STEPS_PER_YIELD, Yielder};
 use super::RuleController;
+use super::status::WaitReasonCounts;
 use super::status::{self, QueueFacts, StatusInputs, StatusView};
-use super::wait_reasons::WaitReasonCounts;
 use crate::ledger::store::Uid;
 
 /// Minimum time between two counts of one rule object.

@@ -140,7 +140,7 @@ mod tests {
             kind: "Deployment",
             name: deployment.to_owned(),
             cause,
-            held_now: held_now,
+            held_now,
         }
     }
 

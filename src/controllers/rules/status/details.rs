@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::wait_reasons::WaitReasonCounts;
 use super::StatusView;
 use super::refusals::{WaitRefusal, pod_refusals};
+use super::wait_reasons::WaitReasonCounts;
 use crate::api::size_limits::{self, MAX_DETAILS_BYTES};
 use crate::cluster::index::RuleEntry;
 use crate::domain::lifecycle::Stage;

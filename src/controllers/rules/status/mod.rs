@@ -6,6 +6,7 @@ mod conditions;
 mod details;
 mod patch;
 mod refusals;
+mod wait_reasons;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use std::sync::Arc;
 pub use self::details::{all_stage_waits, count_reasons, exceeds_details};
 pub use self::patch::rule_status_patch;
 pub use self::refusals::WaitRefusal;
+pub use self::wait_reasons::WaitReasonCounts;
 use super::super::rule_endpoints::CallStates;
-use super::wait_reasons::WaitReasonCounts;
 use crate::cluster::index::{IndexState, RuleEntry};
 use crate::domain::rules::budget::BudgetGauges;
 use crate::domain::rules::conditions::{

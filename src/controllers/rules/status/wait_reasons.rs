@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::status::WaitRefusal;
+use super::WaitRefusal;
 use crate::api::size_limits::{self, MAX_REASONS_BYTES};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
