@@ -6,7 +6,10 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use testbed::paths;
+
 use tokio::process::Command;
+
+use crate::cargo;
 
 /// The used fields of a line of `cargo build --message-format=json`.
 #[derive(Deserialize)]
@@ -21,8 +24,7 @@ struct Message {
 /// # Errors
 /// If cargo is missing or the build fails; cargo has already printed the reason.
 pub async fn build(release: bool) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = Command::from(cargo::command());
     command
         .args(["build", "--package", "operating", "--bin", "operating"])
         .args(["--locked", "--message-format", "json-render-diagnostics"])

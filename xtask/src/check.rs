@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use testbed::binaries::{self, KUBERNETES_VARIABLE, Kubernetes};
 use testbed::paths;
 
-use crate::slowest;
+use crate::{cargo, slowest};
 
 /// Version of cargo-deny, which checks licences and dependencies.
 const CARGO_DENY: &str = "0.20.2";
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let kubernetes = args.kubernetes.unwrap_or_default();
     binaries::build_all(kubernetes)?;
-    let mut cargo = Command::new(cargo_binary());
+    let mut cargo = cargo::command();
     cargo
         .args(["test", "--locked"])
         .args(&args.arguments)
@@ -71,7 +71,7 @@ pub fn everything() -> Result<ExitCode> {
             binaries::build_all(Kubernetes::default()).map(|()| true)
         }),
         ("faults of tasks", || {
-            let mut test = Command::new(cargo_binary());
+            let mut test = cargo::command();
             // For the whole workspace, so that the next step finds the dependencies compiled.
             test.args(["test", "--workspace", "--locked", "--test", "tasks"]);
             test.args(["--features", "operating/faults"]);
@@ -84,10 +84,10 @@ pub fn everything() -> Result<ExitCode> {
 /// A step of the checks.
 type NamedStep = (&'static str, Step);
 
-const FORMAT: NamedStep = ("format", || cargo(["fmt", "--all", "--check"]));
+const FORMAT: NamedStep = ("format", || run_cargo(["fmt", "--all", "--check"]));
 const LINTS: NamedStep = ("lints", || {
     let targets = ["clippy", "--workspace", "--all-targets", "--all-features"];
-    cargo(
+    run_cargo(
         targets
             .into_iter()
             .chain(["--locked", "--", "-D", "warnings"]),
@@ -109,7 +109,7 @@ const WITHOUT_PLANE: [&str; 10] = [
 ];
 
 fn fast_tests() -> Result<bool> {
-    let mut test = Command::new(cargo_binary());
+    let mut test = cargo::command();
     test.args(["test", "--locked", "--lib"]);
     for name in WITHOUT_PLANE {
         test.args(["--test", name]);
@@ -118,13 +118,13 @@ fn fast_tests() -> Result<bool> {
 }
 
 fn all_tests() -> Result<bool> {
-    let mut built = Command::new(cargo_binary());
+    let mut built = cargo::command();
     built.args(["test", "--workspace", "--locked", "--no-run"]);
     if !succeed(built)? {
         return Ok(false);
     }
     // Documentation tests accept neither the runner nor its option, and their output is last.
-    let mut test = Command::new(cargo_binary());
+    let mut test = cargo::command();
     test.args([
         "test",
         "--workspace",
@@ -134,7 +134,7 @@ fn all_tests() -> Result<bool> {
         "--tests",
     ]);
     test.args(["--", "-Z", "unstable-options", "--report-time"]);
-    Ok(slowest::run(test, &host()?)? && cargo(["test", "--workspace", "--locked", "--doc"])?)
+    Ok(slowest::run(test, &host()?)? && run_cargo(["test", "--workspace", "--locked", "--doc"])?)
 }
 
 /// The target triple that cargo builds for.
@@ -167,15 +167,10 @@ fn run_steps(steps: &[NamedStep]) -> Result<ExitCode> {
 
 type Step = fn() -> Result<bool>;
 
-fn cargo(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<bool> {
-    let mut cargo = Command::new(cargo_binary());
-    cargo.args(args);
-    succeed(cargo)
-}
-
-pub(crate) fn cargo_binary() -> PathBuf {
-    // Set by the cargo that runs this program, so that all steps use the same cargo.
-    std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
+fn run_cargo(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<bool> {
+    let mut command = cargo::command();
+    command.args(args);
+    succeed(command)
 }
 
 fn succeed(mut command: Command) -> Result<bool> {
@@ -190,7 +185,7 @@ fn succeed(mut command: Command) -> Result<bool> {
 /// Whether `fuzz/Cargo.lock` agrees with the manifests: no step builds the targets, so no other step would
 /// fail.
 fn fuzz_lock() -> Result<bool> {
-    let mut metadata = Command::new(cargo_binary());
+    let mut metadata = cargo::command();
     metadata
         .args(["metadata", "--locked", "--format-version", "1"])
         .args(["--manifest-path", "fuzz/Cargo.toml"])
@@ -207,7 +202,7 @@ fn cargo_deny() -> Result<PathBuf> {
     }
     fs::create_dir_all(&root)?;
     eprintln!("installing cargo-deny {CARGO_DENY} (a few minutes, once)");
-    let status = Command::new(cargo_binary())
+    let status = cargo::command()
         .args(["install", "cargo-deny", "--locked", "--quiet"])
         .args(["--version", CARGO_DENY, "--root"])
         .arg(&root)

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result, bail};
 use testbed::paths;
 
-use crate::check::cargo_binary;
+use crate::cargo;
 
 /// Compiler flags that libFuzzer needs.
 const INSTRUMENTED: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn build(fuzz: &Path) -> Result<PathBuf> {
     let target = host()?;
     let directory = paths::repository().join("target/fuzz");
-    let status = Command::new(cargo_binary())
+    let status = cargo::command()
         .args(["build", "--release", "--locked", "--bin", "fuzz"])
         // With an explicit target triple, build scripts and macros are compiled without instrumentation.
         .args(["--target", &target, "--target-dir"])

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod book;
 pub mod build;
+mod cargo;
 pub mod check;
 pub mod cli;
 pub mod daemon;

@@ -9,7 +9,7 @@ use testbed::paths;
 use tokio::process::Command;
 
 use super::report::Report;
-use crate::check::cargo_binary;
+use crate::cargo;
 
 /// Limit of the allocations for each Pod in the larger set, relative to the smaller set.
 const MOST: f64 = 1.3;
@@ -40,7 +40,7 @@ pub async fn measure(report: &mut Report) -> Result<()> {
 }
 
 async fn run(repository: &Path) -> Result<Vec<Line>> {
-    let mut command = Command::new(cargo_binary());
+    let mut command = Command::from(cargo::command());
     command
         .args([
             "run",
