@@ -433,7 +433,7 @@ async fn refused_lifecycle_step_is_reported_by_pod_and_set() {
     until_event(
         &scope,
         "LifecycleStepRefused",
-        "its next step is not written, and tried again",
+        "its next step can't be written and will be tried again",
     )
     .await;
     policy.lift().await;
