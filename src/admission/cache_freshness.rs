@@ -107,8 +107,8 @@ pub async fn wait_for_rule_cache(
     caught_up.map_err(|_| Denied::without_rule(DenyReason::Behind))
 }
 
-/// The versions of the rule objects, by a live read of their metadata. A rule object whose deletion has begun holds no Pod, and the cache does not contain
-/// it.
+/// The versions of the rule objects, by a live read of their metadata. A rule object whose deletion has begun holds no
+/// Pod, and the cache does not contain it.
 async fn list_live_rules(
     context: &AdmissionContext,
     namespace: &str,

@@ -148,8 +148,8 @@ pub async fn rules_losing_pod(
 }
 
 /// Asks the rules that hold Pods which are not available whether such a Pod may be deleted or evicted. The rules named
-/// in `bypassed_rules` are not asked. A Pod that an operation has taken off traffic may go, because its rules were asked when
-/// the operation began.
+/// in `bypassed_rules` are not asked. A Pod that an operation has taken off traffic may go, because its rules were
+/// asked when the operation began.
 pub async fn admit_unavailable(
     context: &AdmissionContext,
     pod: &Arc<Pod>,

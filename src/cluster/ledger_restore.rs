@@ -29,7 +29,7 @@ pub async fn restore_lost_claims(index: Arc<Index>, ledgers: Arc<Ledgers<RuleSto
     }
 }
 
-/// The rule objects that lack claims, of the rule object `one` or of all.
+/// The rule objects that lack claims, of the rule object `only` or of all.
 fn rules_lacking_claims(index: &Index, only: Option<(&str, &str)>) -> Vec<RuleKey> {
     let state = index.read_state();
     let all: Vec<_> = match only {

@@ -222,7 +222,7 @@ pub trait LedgerStore: Send + Sync + 'static {
     /// Records that etcd was restored from a backup: the cache has seen the Pods at `known`, but etcd is at `found`,
     /// which is older. From then on [`LedgerStore::history_lost`] returns the reason.
     fn mark_history_lost(&self, known: u64, found: u64);
-    /// Calls `look` with a view of the Pods that `rules` selects, all at one position of the cache.
+    /// Calls `read` with a view of the Pods that `rules` selects, all at one position of the cache.
     fn with_view<R>(&self, rules: &RuleSet, read: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R;
     /// The present position of the Pods in etcd, by a consistent read.
     fn read_present_position(

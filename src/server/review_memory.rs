@@ -85,7 +85,7 @@ impl ReviewMemory {
         }
     }
 
-    /// Registers a body that arrives over the connection of `place`.
+    /// Registers a body that arrives over the connection of `slot`.
     pub(super) fn begin_body(&self, slot: &ConnectionSlot) -> ArrivingBody {
         let pool = match slot.is_proven() {
             true => &self.proven,

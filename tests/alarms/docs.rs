@@ -108,7 +108,7 @@ fn no_label_takes_a_value_that_a_tenant_chooses() {
         }
     }
     assert!(fields > 10, "{fields}");
-    // `reads` writes labels by hand; its rows are of type `&'static str`.
+    // `src/cli/serve/metrics.rs` writes labels by hand; its rows are of type `&'static str`.
     let by_hand = files
         .iter()
         .filter(|file| file.text.contains(".encode_family("))

@@ -8,7 +8,7 @@ use testbed::{Bed, Scope, wait};
 
 use crate::fixtures::{Set, condition, image};
 
-/// Waits for a condition to be False with a message that holds `word`.
+/// Waits for a condition to be False with a message that contains `text`.
 pub async fn until_condition_false(set: &Set<'_>, type_: &str, reason: &str, text: &str) {
     let matches = |set: &CollaSet| {
         condition(set, type_)

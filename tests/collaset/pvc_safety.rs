@@ -42,7 +42,7 @@ fn volumes(pods: &Pods) -> BTreeMap<i64, Vec<String>> {
     pods.iter().map(|(id, pod)| (*id, mounted(pod))).collect()
 }
 
-/// Waits until the condition Ready is False with a message that holds `words`.
+/// Waits until the condition Ready is False with a message that contains `text`.
 async fn until_waiting(set: &Set<'_>, text: &str) {
     let matches = |set: &CollaSet| {
         condition(set, "Ready").is_some_and(|c| c.status == "False" && c.message.contains(text))

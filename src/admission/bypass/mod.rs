@@ -1,4 +1,4 @@
-//! Break-glass: admits a disruption that a rule denies, bypassed_rules the budget of the rule. The Pod must name a reason in an
+//! Break-glass: admits a disruption that a rule denies, beyond the budget of the rule. The Pod must name a reason in an
 //! annotation, and the user of the request must have the RBAC verb `bypass` on the rule. The server checks the right
 //! only when a rule would deny the request. The claim is written all the same, so that later decisions count the Pod as
 //! going.

@@ -13,7 +13,7 @@ use crate::ledger::protocol::BudgetView;
 use crate::ledger::store::Uid;
 
 impl IndexState {
-    /// Calls `look` with a view of the Pods that `rules` selects. If the index has compiled the same spec, the view
+    /// Calls `read` with a view of the Pods that `rules` selects. If the index has compiled the same spec, the view
     /// uses the running counts. If the caller has read a newer spec, the Pods are counted anew.
     pub fn with_view<R>(&self, rules: &RuleSet, read: impl FnOnce(&dyn BudgetView<Uid>) -> R) -> R {
         let empty = NamespaceIndex::default();

@@ -106,7 +106,7 @@ impl<T> ObjectCache<T> {
             .collect()
     }
 
-    /// Calls `look` with each object.
+    /// Calls `visit` with each object.
     pub fn for_each_object(&self, mut visit: impl FnMut(&T)) {
         let state = self.state.read();
         let namespace_caches = state.namespaces.values();

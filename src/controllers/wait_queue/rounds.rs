@@ -192,7 +192,7 @@ mod tests {
     }
 
     impl World {
-        /// Requests a round. A round that begins takes the time `takes`; a round of zero length has ended after the
+        /// Requests a round. A round that begins takes the time `duration`; a round of zero length has ended after the
         /// next pause.
         fn look_up(self: &Arc<Self>, requester: Requester, duration: Duration) -> RoundLookup {
             let (lookup, must_start) = self.rounds.look_up_round("n", requester);

@@ -127,7 +127,7 @@ fn restart_before_kubelet_observes_change_does_not_count() {
     }
 }
 
-/// A Pod of generation 2 that asks for the memory `wanted`, while `actual` is in force. `pending` is the reason of
+/// A Pod of generation 2 that asks for the memory `desired`, while `actual` is in force. `pending` is the reason of
 /// its condition `PodResizePending`.
 fn resized(desired: &str, actual: &str, run: &str, pending: Option<&str>) -> Pod {
     let mut pod = pod("a:1", desired, run, "a:1");

@@ -150,7 +150,8 @@ enum OwnerLookup {
     Unknown,
 }
 
-/// Looks up the owners of a Pod. At most `left` owners are read, and `left` is reduced by their number.
+/// Looks up the owners of a Pod. At most `remaining_lookups` owners are read, and `remaining_lookups` is reduced by their
+/// number.
 async fn look_up_owners(
     context: &AdmissionContext,
     pod: &Pod,

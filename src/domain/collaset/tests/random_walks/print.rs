@@ -3,7 +3,7 @@
 use super::super::world::World;
 use crate::api::keys;
 
-/// Prints the world under the title `what`.
+/// Prints the world under `title`.
 pub fn print_cluster(world: &World, title: &str) {
     println!(
         "{title}, at {} s",
