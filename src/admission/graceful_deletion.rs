@@ -44,8 +44,7 @@ pub async fn decide_deletion(
     let name = &pod.metadata.name;
     let mut note = None;
     if bypass.is_requested() {
-        let disruption = context.new_disruption(pod, operation);
-        match bypass.bypass_lifecycle(disruption).await {
+        match bypass.bypass_lifecycle(pod, operation).await {
             Ok(approval) => {
                 let verdict = match approval.claims.is_empty() {
                     true => Verdict::allow(),

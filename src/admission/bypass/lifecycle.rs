@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Approval, BypassCheck, ExplainedDenial};
 use crate::admission::rule_check;
 use crate::domain::pod::Pod;
-use crate::ledger::commit::Disruption;
+use crate::ledger::protocol::ClaimOperation;
 
 /// Why a deletion may not bypass its lifecycle.
 pub enum LifecycleBypassError {
@@ -21,11 +21,11 @@ impl BypassCheck<'_> {
     /// covers the Pod, or on all rule objects of the namespace if none covers it.
     pub async fn bypass_lifecycle(
         &self,
-        disruption: Disruption,
+        pod: &Arc<Pod>,
+        operation: ClaimOperation,
     ) -> Result<Approval, LifecycleBypassError> {
-        let pod = Arc::clone(&disruption.pod);
         // The user needs the right on every rule object, including objects that the cache does not have yet.
-        let rules = rule_check::covering_rules(self.context, &pod, self.deadline).await;
+        let rules = rule_check::covering_rules(self.context, pod, self.deadline).await;
         let rules = rules.map_err(|denied| {
             let note = None;
             LifecycleBypassError::Denied(ExplainedDenial { denied, note })
@@ -35,6 +35,7 @@ impl BypassCheck<'_> {
         permitted.map_err(LifecycleBypassError::NotPermitted)?;
         let mut approval = match pod.is_available() {
             true => {
+                let disruption = self.context.new_disruption(pod, operation);
                 let claimed = self.claim_or_bypass(disruption).await;
                 claimed.map_err(LifecycleBypassError::Denied)?
             }
@@ -42,7 +43,7 @@ impl BypassCheck<'_> {
         };
         approval.without_lifecycle = true;
         approval.bypassed_checks = &rules - &approval.bypassed_rules;
-        self.announce_lifecycle_bypass(&pod, &rules, &approval.bypassed_checks);
+        self.announce_lifecycle_bypass(pod, &rules, &approval.bypassed_checks);
         Ok(approval)
     }
 

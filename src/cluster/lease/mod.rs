@@ -24,7 +24,7 @@ use tracing::{info, warn};
 
 use super::events::EventRecorder;
 use super::leadership::Leadership;
-use crate::api_request;
+use crate::api_request::{self, ApiFailure};
 
 /// Name of the Lease. It is Kuperator's name, so that Kuperator and Operating never lead at the same time.
 pub const LEASE_NAME: &str = "kusionstack-controller-manager";
@@ -36,6 +36,8 @@ const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause between attempts.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
+/// Time limit of one attempt: a read and a write of the Lease.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(4);
 /// One of this many failures in a row is logged: about one every ten minutes.
 const LOG_EVERY: u32 = 300;
 
@@ -93,7 +95,7 @@ impl LeaderElector {
                     "it stood still and could not renew the lease in time",
                 );
             }
-            match api_request::within(RETRY_PERIOD * 2, self.try_acquire_or_renew()).await {
+            match self.try_acquire_or_renew().await {
                 Ok(leads) => {
                     renewed = asked;
                     if leads {
@@ -168,15 +170,17 @@ impl LeaderElector {
     }
 
     /// Tries to take or renew the Lease. Returns whether this candidate leads afterwards.
-    async fn try_acquire_or_renew(&mut self) -> Result<bool, Error> {
-        let mut outcome = self.try_once().await;
-        let leads = *self.leading.borrow();
-        if leads && outcome.as_ref().is_err_and(is_conflict) {
-            // A user may have changed the metadata of the Lease. Only another read shows who holds the Lease.
-            outcome = self.try_once().await;
-        }
-        match outcome {
-            Err(error) if is_conflict(&error) => Ok(false), // another candidate was faster
+    async fn try_acquire_or_renew(&mut self) -> Result<bool, ApiFailure> {
+        match api_request::within(ATTEMPT_TIMEOUT, self.try_once()).await {
+            Err(failure) if failure.code() == Some(409) => {
+                // Another candidate was faster, or a user has changed the metadata of the Lease. A leader finds out by
+                // another read. Without an answer, another candidate may hold the Lease.
+                let leads = *self.leading.borrow();
+                Ok(leads
+                    && api_request::within(ATTEMPT_TIMEOUT, self.try_once())
+                        .await
+                        .unwrap_or(false))
+            }
             outcome => outcome,
         }
     }
@@ -279,8 +283,4 @@ fn lease_reference(namespace: &str) -> ObjectReference {
         name: Some(LEASE_NAME.to_owned()),
         ..ObjectReference::default()
     }
-}
-
-fn is_conflict(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if status.code == 409)
 }

@@ -324,6 +324,26 @@ async fn conflicting_change_of_holder_ends_the_leadership() {
     assert_eq!(stored_spec(&api)["holderIdentity"], "b");
 }
 
+/// Another candidate takes the Lease, and the API server does not answer the leader's second read.
+#[tokio::test(start_paused = true)]
+async fn conflict_without_second_answer_ends_the_leadership() {
+    let fail_reads = |api: &FakeApi, _: bool| api.refuse(refusal("GET /apis/coord", 503));
+    for disturb in [hang, fail_reads] {
+        let api = FakeApi::default();
+        let mut candidate = Candidate::start(&api, "a");
+        candidate.wait_until_leading(true).await;
+        api.0.lock().writing = Duration::from_millis(500);
+        let reads = lease_requests(&api, "GET");
+        eventually(|| lease_requests(&api, "GET") > reads).await;
+        put_lease(&api, "b", Timestamp::now());
+        let renewed = Instant::now();
+        disturb(&api, true);
+        candidate.wait_until_leading(false).await;
+        assert!(renewed.elapsed() < RENEW_DEADLINE, "not only by expiry");
+        assert!(!candidate.leadership.is_leading());
+    }
+}
+
 fn hang(api: &FakeApi, is_hanging: bool) {
     api.0.lock().is_hanging = is_hanging;
 }
