@@ -44,7 +44,7 @@ pub fn append_pvc_names(sentence: &str, pvcs: &[String]) -> String {
         return String::new();
     }
     let names: Vec<&str> = pvcs.iter().map(String::as_str).collect();
-    let noun = if names.len() == 1 { "claim" } else { "claims" };
+    let noun = if names.len() == 1 { "PVC" } else { "PVCs" };
     format!(" ({noun} {})", list_names(&names, 3))
 }
 

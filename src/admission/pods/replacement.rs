@@ -27,7 +27,7 @@ pub fn replacement_warning(claims: &ObjectCache<Pvc>, request: &Request) -> Opti
     let lost: Vec<&str> = lost.map(String::as_str).collect();
     (!lost.is_empty()).then(|| {
         format!(
-            "Pod {}: the Pod that replaces it gets new, empty claims; {} will be deleted with this Pod, even with whenScaled: Retain. \
+            "Pod {}: the Pod that replaces it gets new, empty PVCs; {} will be deleted with this Pod, even with whenScaled: Retain. \
              Copy the data before, or take the label {} off now",
             new.metadata.name,
             lost.join(", "),

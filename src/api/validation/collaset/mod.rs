@@ -119,7 +119,7 @@ fn check_selector(
     };
     if selector_requirements(selector) == Default::default() {
         let problem = format!(
-            "must not be empty: the CollaSet would take every claim of the namespace for its own; {remedy}"
+            "must not be empty: the CollaSet would take every PersistentVolumeClaim of the namespace for its own; {remedy}"
         );
         errors.push(FieldError::with_raw_value(path, "{}", problem));
         return;

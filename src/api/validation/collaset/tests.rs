@@ -277,7 +277,7 @@ fn the_selector_is_well_formed_and_matches_the_template() {
         assert_eq!(
             of(json!({ "selector": selector })),
             [
-                "spec.selector: {}: must not be empty: the CollaSet would take every claim of the namespace for its own; set \
+                "spec.selector: {}: must not be empty: the CollaSet would take every PersistentVolumeClaim of the namespace for its own; set \
                  it to labels that spec.template carries"
             ]
         );
@@ -395,7 +395,7 @@ fn pvc_templates_need_unique_names_and_storage_requests() {
         ),
         [
             "spec.volumeClaimTemplates[1].metadata.name: is required: it is the name of the volume that containers mount",
-            "spec.volumeClaimTemplates[2].metadata.name: \"a\": is the name of an earlier claim template: give each one a \
+            "spec.volumeClaimTemplates[2].metadata.name: \"a\": is the name of an earlier entry of spec.volumeClaimTemplates: give each entry a \
              name of its own",
             "spec.volumeClaimTemplates[3].metadata.name: \"A.b\": must have at most 63 lower-case letters, digits or '-', and \
              begin and end with a letter or digit",

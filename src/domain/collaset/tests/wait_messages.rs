@@ -762,7 +762,7 @@ fn pvcs_awaited_by_pod_are_named() {
     }]))
     .unwrap();
     rounds(&mut world, 3);
-    let expected = format!("{unbound} (claim web-data-1)");
+    let expected = format!("{unbound} (PVC web-data-1)");
     says(
         &world,
         "Ready",
