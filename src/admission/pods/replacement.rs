@@ -90,7 +90,7 @@ mod tests {
         let (idle, asked) = (pod(json!({})), pod(json!({ keys::TO_REPLACE: "true" })));
         let warning = replacement_warning(&claims, &request(&idle, &asked)).unwrap();
         assert!(
-            warning.contains("empty claims; data will be deleted"),
+            warning.contains("empty PVCs; data will be deleted"),
             "{warning}"
         );
         assert_eq!(replacement_warning(&claims, &request(&asked, &asked)), None);
