@@ -18,7 +18,9 @@ pub(super) fn check_pvc_templates(templates: &[Value], errors: &mut FieldErrors)
         let problem = if name.is_empty() {
             Some("is required: it is the name of the volume that containers mount")
         } else if !names.insert(name) {
-            Some("is the name of an earlier entry of spec.volumeClaimTemplates: give each entry a name of its own")
+            Some(
+                "is the name of an earlier entry of spec.volumeClaimTemplates: give each entry a name of its own",
+            )
         } else {
             labels::dns_label_problem(name)
         };
