@@ -64,7 +64,7 @@ impl RuleSet {
     }
 }
 
-/// The ID of each rule; see [`Rule::id`].
+/// The ID of each rule; see [`CompiledRule::id`].
 fn rule_ids(rules: &[api::Rule]) -> Vec<String> {
     let names: BTreeSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
     let mut used = BTreeSet::new();

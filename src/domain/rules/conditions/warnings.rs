@@ -44,7 +44,7 @@ pub fn zero_budget_warning(rules: &RuleSet, expected: ExpectedPods) -> Option<St
 }
 
 /// All warnings for a user who applies an object. `matches` is `None` if the Pods could not be read in time.
-/// `grace_delete` is as in [`enforced_condition`].
+/// `grace_delete` is as in [`enforced_condition`](super::enforced_condition).
 pub fn rule_warnings(
     rules: &RuleSet,
     matches: Option<&SelectorMatches>,

@@ -139,7 +139,7 @@ pub fn have_templates_changed(
 /// Returns the PVCs that no Pod needs any more; see [`delete_or_release`] for what the set does with them. `needed` are
 /// the templates of each instance that has an ID: those of its Pod's revision, and those of the revision that its next
 /// Pod will have. `needed` must be complete, because the set deletes PVCs of other templates. The module
-/// [`reclaim`](crate::domain::collaset::reclaim) decides about PVCs when the set is deleted.
+/// `domain::collaset::reclaim` decides about PVCs when the set is deleted.
 ///
 /// - A PVC is left over if its instance is gone, or if its template is removed or changed and no Pod needs it. With
 ///   `whenScaled: Retain` no PVC is left over. A PVC with a hash that no revision knows counts as a PVC of the template
