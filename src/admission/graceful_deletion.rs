@@ -3,13 +3,10 @@
 
 use std::sync::Arc;
 
-use tokio::time::{Instant, timeout_at};
-
 use super::bypass::{BypassCheck, LifecycleBypassError};
-use super::context::AdmissionContext;
 use super::denial;
 use super::exempt::CONTROLLER_MANAGER;
-use super::review::{Request, RequestOperation, Verdict};
+use super::review::Verdict;
 use crate::api_request::{self, ApiFailure};
 use crate::cluster::{pod_requests, scale_in};
 use crate::domain::deletion::DeletionOptions;
@@ -152,22 +149,6 @@ fn refuse_excess_scale_in(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict
     );
     let (code, reason) = denial::TOO_MANY_REQUESTS;
     Some(Verdict::deny(code, reason, message).with_audit("held", "others-are-chosen"))
-}
-
-/// Whether a request is the dry run by which this program asks whether policies and other webhooks accept a deletion or
-/// an eviction. No rule holds such a dry run.
-pub async fn is_own_dry_run(
-    context: &AdmissionContext,
-    request: &Request,
-    deadline: Instant,
-) -> bool {
-    let is_eviction = request.operation == RequestOperation::Create
-        && request.sub_resource.as_deref() == Some("eviction");
-    if !request.dry_run || !(is_eviction || request.operation == RequestOperation::Delete) {
-        return false;
-    }
-    let name = timeout_at(deadline, context.identity.user_name(&context.client)).await;
-    matches!(name, Ok(Ok(name)) if name == request.user_info.username)
 }
 
 /// Denies a deletion that a policy or another webhook would refuse after the lifecycle has taken the Pod off traffic.
