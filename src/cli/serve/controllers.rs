@@ -60,7 +60,7 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         index: Arc::clone(&parts.caches.index),
         objects: Arc::clone(&parts.caches.objects),
         registration: Arc::clone(&parts.caches.registration),
-        watch_registry: Arc::clone(&parts.caches.pulses),
+        watch_registry: Arc::clone(&parts.caches.watch_registry),
         owners: Arc::clone(parts.owners),
         ledgers: Arc::clone(parts.ledgers),
         events: Arc::clone(&events),
