@@ -126,8 +126,10 @@ fn silent_watches_probe(registry: Arc<WatchRegistry>) -> WatchdogProbe {
         name: "watch-silent",
         restart_after: None, // the cause is the API server, so a restart would not help
         check: Box::new(move |now| {
-            check_watch_ages(&registry.watch_ages(now), MAX_WATCH_SILENCE, |age| age.heard)
-                .map_err(|text| format!("nothing was heard of the watch of {text}"))
+            check_watch_ages(&registry.watch_ages(now), MAX_WATCH_SILENCE, |age| {
+                age.heard
+            })
+            .map_err(|text| format!("nothing was heard of the watch of {text}"))
         }),
     }
 }
