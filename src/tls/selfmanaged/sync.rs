@@ -246,7 +246,7 @@ impl SelfManaged {
         material: Option<Material>,
         now: Timestamp,
     ) -> Result<Material, SyncError> {
-        tracing::info!(?step, "renewing the webhook certificate");
+        tracing::info!("{step}");
         // Without a Secret, keep the authorities that this replica serves by: other replicas may still serve by them,
         // too.
         let former = material.or_else(|| {
