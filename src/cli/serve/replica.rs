@@ -145,7 +145,7 @@ impl Replica {
             ledgers: &self.ledgers,
             endpoint_caller: &self.endpoint_caller,
             controller_stats: &self.controller_stats,
-            leading: self.leading.clone(),
+            leading: self.leading,
             supervisor: &self.supervisor,
         });
         let running = RunningTasks {
