@@ -178,7 +178,7 @@ fn nulls_are_pruned_and_defaults_left_to_admission() {
 }
 
 #[test]
-fn columns_and_subresources() {
+fn crds_have_expected_columns_and_subresources() {
     let columns = |plural: &str| -> Vec<String> {
         let all = crd::all_crds();
         let crd = all.iter().find(|c| c.spec.names.plural == plural).unwrap();

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn own_clock_counts_from_the_begin_alone() {
+    fn own_time_advances_only_with_monotonic_clock() {
         let begin = (Instant::now(), Timestamp::UNIX_EPOCH);
         let later = begin.0 + Duration::from_secs(90);
         assert_eq!(monotonic_now(begin, later).as_second(), 90);

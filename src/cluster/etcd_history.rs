@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn first_reason_is_told_and_kept() {
+    async fn first_reason_is_reported_and_kept() {
         let timeline = EtcdHistory::default();
         assert_eq!(timeline.lost_reason(), None);
         let waiting = tokio::spawn({

@@ -152,7 +152,7 @@ async fn kubectl_tries_compares_and_warns() {
     let warned = kubectl(&scope, &["apply"], &web).await.text();
     for warning in [
         "Warning: spec.updateStrategy.rollingUpdate.byPartition.partition: 3 is more than the 0 replicas",
-        "Warning: spec.template: nothing can be created from it as things stand",
+        "Warning: spec.template: the API server refuses at present to create an object from it",
         "serviceaccount \"not-yet\" not found",
     ] {
         assert!(warned.contains(warning), "{warning} in {warned}");

@@ -22,7 +22,7 @@ async fn until_gone(set: &Set<'_>) {
 }
 
 #[tokio::test]
-async fn its_pods_go_through_their_lifecycle_before_it() {
+async fn deleted_set_waits_for_lifecycle_of_its_pods() {
     let scope = Bed::shared().await.scope("delete").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     set.hold().await;

@@ -8,7 +8,7 @@ use testbed::observer::Observer;
 use crate::fixtures::{Set, uids};
 
 #[tokio::test]
-async fn names_are_ordinals_and_stay_whatever_happens() {
+async fn persistent_names_are_ordinals_and_never_change() {
     let scope = Bed::shared().await.scope("sequence").await;
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let set = Set::new(&scope, "web", 4, naming).await;

@@ -49,7 +49,7 @@ async fn partition_keeps_origins_until_it_is_lowered() {
 }
 
 #[tokio::test]
-async fn the_labelled_are_replaced() {
+async fn by_label_replaces_only_labelled_pods() {
     let scope = Bed::shared().await.scope("replace-label").await;
     let set = Set::new(&scope, "web", 2, replace(json!({ "byLabel": {} }))).await;
     let before = set.pods().await;
@@ -69,7 +69,7 @@ async fn the_labelled_are_replaced() {
 }
 
 #[tokio::test]
-async fn rolled_back_midway_the_origins_stay() {
+async fn rollback_midway_keeps_the_origins() {
     let scope = Bed::shared().await.scope("replace-back").await;
     let (set, before) = midway(&scope).await;
     set.image("app:1").await;

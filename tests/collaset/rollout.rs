@@ -77,7 +77,7 @@ async fn concurrent_update_drain_and_scale_in_respect_the_rule() {
 }
 
 #[tokio::test]
-async fn an_update_that_brings_the_pods_under_another_rule_ends() {
+async fn update_that_moves_pods_under_another_rule_completes() {
     let scope = Bed::shared().await.scope("enters").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let tier = json!({ "app": "web", "tier": "new" });

@@ -129,7 +129,7 @@ fn running(pod: &Pod) -> Vec<Option<String>> {
 }
 
 #[tokio::test]
-async fn the_labelled_are_updated_and_lose_the_label() {
+async fn labelled_pods_are_updated_and_lose_the_label() {
     let scope = Bed::shared().await.scope("by-label").await;
     let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
     let set = Set::new(&scope, "web", 3, by_label).await;

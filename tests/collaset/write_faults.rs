@@ -121,7 +121,7 @@ async fn run(bed: &Bed, store: &Scope, strike: Option<(Effect, usize)>) -> Vec<R
 }
 
 #[tokio::test]
-async fn whichever_writes_fail_the_same_set_comes_out() {
+async fn set_reaches_same_state_whichever_writes_fail() {
     // Claims on the budget without effect lapse early.
     let bed = Bed::with_faults(Duration::from_secs(20)).await;
     let strikes = [

@@ -113,7 +113,7 @@ async fn bypass_needs_reason_and_right_and_counts_as_disruption() {
     give_reason(&plain, pod, " ").await;
     let message = refusal(may.delete(pod).await).message;
     assert!(
-        message.contains("a bypass needs its reason there"),
+        message.contains("write the reason of the bypass as its value"),
         "{message}"
     );
     // A reason alone gives nothing.

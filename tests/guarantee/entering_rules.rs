@@ -40,7 +40,7 @@ async fn pod_reenters_its_rule_after_the_restart_is_certain() {
         &scope,
         pod,
         429,
-        "the kubelet has yet to see the last change",
+        "the kubelet has not seen the last change of its spec yet",
     )
     .await;
     let again = json!({
@@ -72,7 +72,7 @@ async fn pod_reenters_its_rule_after_the_restart_is_certain() {
 }
 
 #[tokio::test]
-async fn pod_that_got_a_deadline_meanwhile_does_not_come_back() {
+async fn pod_with_new_deadline_cannot_reenter_its_rule() {
     let scope = Bed::shared().await.scope("back-deadline").await;
     let pods = scope.web_under_rule(3, json!(1)).await;
     let pod = &pods[0];
@@ -91,7 +91,7 @@ async fn pod_that_got_a_deadline_meanwhile_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn filter_of_a_rule_is_no_way_around() {
+async fn pod_with_pending_restart_cannot_enter_rule_by_filter() {
     let scope = Bed::shared().await.scope("back-filter").await;
     let pod = "web";
     let tier = |value: &str| json!({"tier": value});

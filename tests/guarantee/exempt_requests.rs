@@ -53,7 +53,7 @@ async fn closed(bed: &Bed) -> Scope {
 }
 
 #[tokio::test]
-async fn the_owners_deletion_takes_its_pods_whatever_the_rule() {
+async fn owner_deletion_deletes_its_pods_despite_rule() {
     let scope = closed(Bed::shared().await).await;
     let pods = scope.list("app=web").await;
     scope

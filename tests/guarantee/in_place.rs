@@ -151,7 +151,7 @@ async fn infeasible_resize_releases_its_claim_and_can_be_reverted() {
 }
 
 #[tokio::test]
-async fn deferred_resize_keeps_its_place_and_can_be_changed_back() {
+async fn deferred_resize_keeps_its_claim_and_can_be_reverted() {
     let (scope, pods) = resizable(1).await;
     answer_resizes(&scope, &pods[0], "Deferred").await;
     resize(&scope, &pods[0], "memory", "2Mi").await.unwrap();
@@ -162,7 +162,7 @@ async fn deferred_resize_keeps_its_place_and_can_be_changed_back() {
         .await;
     // The kubelet may restart the container at any time, as soon as the node has free resources.
     let reason = format!(
-        "Pod {} keeps its place until the kubelet makes its deferred resize",
+        "Pod {} keeps its claim until the kubelet makes its deferred resize",
         pods[0]
     );
     wait::until("a refusal that names the resize", async || {
@@ -189,8 +189,8 @@ async fn new_rule_counts_disruptions_that_are_already_pending() {
     for denied in [scope.delete(&pods[2]).await, scope.evict(&pods[3]).await] {
         let status = refusal(denied);
         let texts = [
-            format!("Pod {} keeps its place until the kubelet", pods[0]),
-            format!("Pod {} keeps its place until its spec", pods[1]),
+            format!("Pod {} keeps its claim until the kubelet", pods[0]),
+            format!("Pod {} keeps its claim until its spec", pods[1]),
         ];
         assert_eq!(status.code, 429, "{status:?}");
         for texts in texts {

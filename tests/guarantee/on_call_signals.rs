@@ -34,7 +34,7 @@ fn sample(line: &str) -> (String, Vec<String>) {
 }
 
 #[tokio::test]
-async fn metrics_and_labels_are_those_of_the_page() {
+async fn metrics_and_labels_match_the_documentation() {
     let bed = Bed::shared().await;
     for text in bed.scrapes().await {
         for line in text.lines().filter(|line| !line.starts_with('#')) {

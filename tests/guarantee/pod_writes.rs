@@ -95,7 +95,7 @@ async fn service_available_on_unready_pod_is_accepted_and_removed() {
 }
 
 #[tokio::test]
-async fn image_and_removed_label_in_one_write() {
+async fn image_change_with_removed_label_keeps_the_budget() {
     let (scope, pods) = six("label-image", json!({})).await;
     let outcomes = one_after_another(&pods, async |pod| {
         let patch = json!({
@@ -119,7 +119,7 @@ async fn image_and_removed_label_in_one_write() {
 }
 
 #[tokio::test]
-async fn image_while_a_flap_has_taken_the_label_off() {
+async fn image_change_of_briefly_unready_pods_keeps_the_budget() {
     let (scope, pods) = six("flap-image", json!({})).await;
     let set_ready = async |pod: &str, ready: &str| {
         let patch = Patch::Strategic(
@@ -149,7 +149,7 @@ async fn image_while_a_flap_has_taken_the_label_off() {
 }
 
 #[tokio::test]
-async fn deadline_set_on_running_pods() {
+async fn deadlines_of_running_pods_keep_the_budget() {
     let (scope, pods) = six("deadline", json!({})).await;
     let outcomes = one_after_another(&pods, async |pod| {
         let patch = json!({"spec": {"activeDeadlineSeconds": 1}});
@@ -160,7 +160,7 @@ async fn deadline_set_on_running_pods() {
 }
 
 #[tokio::test]
-async fn controller_changed_to_one_that_does_not_exist() {
+async fn change_to_absent_controller_keeps_the_budget() {
     let (scope, pods) = six("reown", json!({})).await;
     let outcomes = one_after_another(&pods, async |pod| {
         let owner = json!([{
@@ -223,7 +223,7 @@ async fn handover_to_owner_uid_with_space_keeps_its_claim() {
 }
 
 #[tokio::test]
-async fn owner_that_borrows_the_uid_of_another_object() {
+async fn owner_with_uid_of_another_object_keeps_the_budget() {
     let (scope, pods) = six("borrowed", json!({})).await;
     scope.deploy("idle", 0, json!({})).await;
     let idle = scope.deployments().get("idle").await.unwrap();
@@ -257,7 +257,7 @@ async fn declare_resize(client: &Client) {
 }
 
 #[tokio::test]
-async fn resize_of_the_pod_that_restarts_its_container() {
+async fn pod_resize_that_restarts_containers_keeps_the_budget() {
     let spec = json!({"spec": {
         "resources": {"limits": {"memory": "10Mi"}, "requests": {"memory": "10Mi"}},
         "containers": [{

@@ -87,7 +87,7 @@ async fn place_is_given_back(scope: &Scope, other: &str, ask: impl AsyncFn() -> 
 }
 
 #[tokio::test]
-async fn eviction_that_is_refused_for_ever_gives_its_place_back() {
+async fn endlessly_refused_eviction_releases_its_claim() {
     let bed = Bed::with_request_timeout(TIMEOUT).await;
     let (scope, pods) = web(&bed).await;
     let evictions = json!({
@@ -124,7 +124,7 @@ async fn refuse_deletion(bed: &Bed, scope: &Scope, pod: &str) {
 }
 
 #[tokio::test]
-async fn deletion_that_is_refused_for_ever_gives_its_place_back() {
+async fn endlessly_refused_deletion_releases_its_claim() {
     let bed = Bed::with_request_timeout(TIMEOUT).await;
     let (scope, pods) = web(&bed).await;
     refuse_deletion(&bed, &scope, &pods[0]).await;
@@ -152,7 +152,7 @@ async fn deletion_with_lapsed_claim_cannot_claim_again_at_once() {
 }
 
 #[tokio::test]
-async fn begin_that_is_refused_for_ever_gives_its_place_back() {
+async fn endlessly_refused_begin_releases_its_claim() {
     let bed = Bed::with_request_timeout(TIMEOUT).await;
     let (scope, pods) = web(&bed).await;
     scope.label(&pods[0], json!({KEPT: "true"})).await.unwrap();

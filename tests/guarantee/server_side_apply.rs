@@ -57,7 +57,7 @@ async fn versions(scope: &Scope, pods: &[&str]) -> Vec<Option<String>> {
 }
 
 #[tokio::test]
-async fn a_lifecycle_lives_in_an_applied_manifest() {
+async fn operation_labels_can_be_applied_from_a_manifest() {
     let bed = Bed::shared().await;
     let scope = bed.scope("apply").await;
     for name in ["a", "b"] {

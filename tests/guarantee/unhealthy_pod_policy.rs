@@ -102,7 +102,7 @@ async fn unavailable_pod_is_deleted_only_while_enough_others_serve() {
             (status.code, status.reason.as_str()),
             (429, "TooManyRequests")
         );
-        let why = "only while at least 2 of 3 Pods are available, which 1 are";
+        let why = "only while at least 2 of 3 Pods are available; 1 are available now";
         assert!(status.message.contains(why), "{status:?}");
     }
     for outcome in [scope.delete(&pods[0]).await, scope.evict(&pods[0]).await] {

@@ -345,7 +345,7 @@ async fn uninstall_nudges_crds_whose_deletion_is_pending() {
 
 /// A server that is ending may still write its finalizer.
 #[tokio::test]
-async fn uninstalling_takes_finalizers_off_again_that_come_back_meanwhile() {
+async fn uninstalling_removes_finalizers_that_are_added_again() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
     install::install_crds(&client, names::NAMESPACE)

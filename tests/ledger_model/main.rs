@@ -48,7 +48,7 @@ fn explore(world: World) -> usize {
 }
 
 #[test]
-fn no_rule_is_broken_and_everything_comes_to_rest() {
+fn no_rule_is_broken_and_every_world_settles() {
     let full = set().is_some_and(|set| set == "full");
     let more = if full { scenarios::more() } else { Vec::new() };
     let mut worlds: Vec<_> = scenarios::usual().into_iter().chain(more).collect();
@@ -61,7 +61,7 @@ fn no_rule_is_broken_and_everything_comes_to_rest() {
 }
 
 #[test]
-fn without_any_one_rule_of_the_protocol_the_limit_breaks() {
+fn each_omitted_protocol_rule_breaks_the_limit() {
     for world in scenarios::controls().into_iter().filter(is_wanted) {
         let fault = world.fault.unwrap();
         explore(World {

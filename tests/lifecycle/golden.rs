@@ -136,7 +136,7 @@ fn long(key: &str) -> String {
 }
 
 #[test]
-fn golden_scenarios() {
+fn golden_files_match_lifecycle_states() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/lifecycle");
     let update = std::env::var_os("UPDATE").is_some();
     let mut files: Vec<_> = fs::read_dir(folder)

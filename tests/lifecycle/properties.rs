@@ -269,7 +269,7 @@ proptest! {
     }
 
     #[test]
-    fn no_object_however_broken_breaks_the_lifecycle(old in pods(), new in pods(), now: u64) {
+    fn malformed_objects_do_not_break_the_lifecycle(old in pods(), new in pods(), now: u64) {
         for old in [None, Some(&old)] {
             let _ = validate(old, &new);
             let mut run = LifecycleWrite::from_write(old, &new, now);

@@ -130,14 +130,14 @@ fn what_was_malformed_before_blocks_no_unrelated_update() {
 #[test]
 fn forged_labels_are_refused_with_what_is_missing() {
     let idle = World::serving();
-    let tail = "; this label is written by the lifecycle alone: leave it out, and begin an operation with \
-                operating.podopslifecycle.kusionstack.io/<ID> and operation-type.podopslifecycle.kusionstack.io/<ID>";
+    let tail = "; only the lifecycle writes this label: leave it out, and begin an operation with \
+        operating.podopslifecycle.kusionstack.io/<ID> and operation-type.podopslifecycle.kusionstack.io/<ID>";
     let operating = Family::Operating.key("a");
     let cases = [
         (Family::PreCheck, format!("{operating} is missing")),
         (
             Family::PreChecked,
-            format!("it needs {operating} and the operation-permission of its type"),
+            format!("it needs {operating} and the label operation-permission of its type"),
         ),
         (
             Family::OperationPermission,
@@ -255,7 +255,7 @@ fn refused_service_available_label_names_what_the_pod_lacks() {
 
 /// Even where nobody validates: the state machine takes forged labels back.
 #[test]
-fn forged_labels_get_an_operation_nowhere() {
+fn forged_labels_do_not_advance_an_operation() {
     let world = World::serving();
     let mut new = world.pod.clone();
     for family in Family::ALL {

@@ -139,7 +139,7 @@ async fn parameters_are_taken_from_the_pod() {
 
 /// See contract Q15: nothing is written, and nobody is asked, while nothing changes.
 #[tokio::test]
-async fn at_rest_nothing_is_asked_or_written() {
+async fn idle_rules_cause_no_calls_or_writes() {
     let server = RuleServer::passing().await;
     let scope = Bed::shared().await.scope("rest").await;
     let pods = scope.deployed("web", 3).await;

@@ -48,7 +48,7 @@ fn explore(world: World) -> usize {
 }
 
 #[test]
-fn one_zone_at_a_time_and_everything_comes_to_rest() {
+fn one_zone_at_a_time_and_every_world_settles() {
     let worlds: Vec<_> = worlds::usual().into_iter().filter(is_wanted).collect();
     let count = worlds.len();
     let states: usize = worlds.into_iter().map(explore).sum();
@@ -58,7 +58,7 @@ fn one_zone_at_a_time_and_everything_comes_to_rest() {
 }
 
 #[test]
-fn without_any_one_rule_of_the_arithmetic_something_breaks() {
+fn each_omitted_arithmetic_rule_breaks_an_invariant() {
     for world in worlds::controls().into_iter().filter(is_wanted) {
         let fault = world.fault.unwrap();
         // One thread: breadth first then finds a shortest way.

@@ -219,7 +219,7 @@ fn observed(situation: Situation) -> ObservedPod {
 }
 
 #[test]
-fn golden_situations() {
+fn golden_files_match_diagnoses() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/why");
     let update = std::env::var_os("UPDATE").is_some();
     let entries = fs::read_dir(folder)

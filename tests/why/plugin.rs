@@ -293,7 +293,7 @@ async fn forbidden_reads_are_reported() {
     assert!(
         diagnosis
             .out
-            .contains("not known: which Pods use budgets up"),
+            .contains("not known: only the claims show which Pods use a budget"),
         "{diagnosis:?}"
     );
     assert!(

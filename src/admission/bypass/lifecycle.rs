@@ -53,7 +53,7 @@ impl BypassCheck<'_> {
         covering: &BTreeSet<String>,
         bypassed_checks: &BTreeSet<String>,
     ) {
-        const HOW: &str = "without the lifecycle that comes before it";
+        const HOW: &str = "without its lifecycle";
         self.announce_bypass(pod, bypassed_checks, &format!("{HOW}, under"));
         if covering.is_empty() {
             self.announce_pod_bypass(pod, HOW);

@@ -220,8 +220,8 @@ impl RuleValidator {
         let newly = ignore_policy::new_ignore_rules(old.as_ref(), &object);
         all.extend(newly.map(|(index, _)| {
             format!(
-                "spec.rules[{index}].webhook.failurePolicy: Ignore lets Pods pass while the endpoint fails. Kuperator, which writes it \
-                 into every rule, keeps them waiting: set Fail for that"
+                "spec.rules[{index}].webhook.failurePolicy: Ignore lets Pods pass while the endpoint fails. Kuperator \
+                 writes Ignore into every rule and still lets these Pods wait: set Fail if they must wait"
             )
         }));
         all

@@ -102,7 +102,8 @@ impl VersionChecks {
 
     fn record_repair(&self, rule: &Uid, newest: u64, present: u64) {
         let repair = format!(
-            "it named resourceVersion {newest}, and the Pods of the cluster were at {present}, which it names now"
+            "it named resourceVersion {newest}, which no Pod of the cluster has reached; it names {present} now, which \
+             is the newest"
         );
         self.0.lock().entry(rule.clone()).or_default().repair = Some(repair);
     }

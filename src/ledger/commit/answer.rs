@@ -125,9 +125,9 @@ pub struct AwaitedRestart {
 /// Causes, other than unavailable Pods, that keep places of a budget taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetBlockers {
-    /// A Pod that keeps its place until its `activeDeadlineSeconds` is over, if there is one.
+    /// A Pod that keeps its claim until its `activeDeadlineSeconds` is over, if there is one.
     pub deadline: Option<String>,
-    /// An available Pod that keeps its place until the kubelet restarts it, if there is one.
+    /// An available Pod that keeps its claim until the kubelet restarts it, if there is one.
     pub restart: Option<AwaitedRestart>,
     /// A Pod that does not count as available because the cache has only its metadata, if there is one.
     pub unreadable: Option<String>,

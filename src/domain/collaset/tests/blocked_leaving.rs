@@ -42,7 +42,7 @@ fn user_deletion_during_update_blocks_no_other_pod() {
     assert_eq!(updated, 2);
     let message = condition(&world, "Ready").2;
     let expected = format!(
-        "Pod {} is to be deleted, and off traffic; its deletion is refused: policy",
+        "Pod {} will be deleted, and off traffic; its deletion is refused: policy",
         pod.metadata.name
     );
     assert!(message.contains(&expected), "{message}");
@@ -157,7 +157,7 @@ fn failed_pod_to_delete_and_exclude_is_reported_with_reason() {
     let (mut world, pod) = failed_to_go_and_to_leave();
     let message = condition(&world, "Ready").2;
     let expected = format!(
-        "Pod {} is to be deleted, and off traffic; its deletion is refused: policy",
+        "Pod {} will be deleted, and off traffic; its deletion is refused: policy",
         pod.metadata.name
     );
     assert!(message.contains(&expected), "{message}");

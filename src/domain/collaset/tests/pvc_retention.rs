@@ -75,7 +75,7 @@ fn ready(world: &World) -> String {
 }
 
 #[test]
-fn orphans_are_adopted_under_their_ids_with_their_claims() {
+fn orphans_are_adopted_with_their_ids_and_pvcs() {
     for naming in ["Random", "PersistentSequence"] {
         let mut spec = one_pvc_template();
         spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": naming });
@@ -178,7 +178,7 @@ fn surplus_orphan_with_taken_id_is_reported() {
     world.settle();
     assert!(world.pods["web-other"].controller().is_none());
     let is_reported = |(_, message): &(_, String)| {
-        message.contains("web-other matches spec.selector and stays outside")
+        message.contains("web-other matches spec.selector and is not adopted")
     };
     assert!(world.events.iter().any(is_reported), "{:?}", world.events);
 }
@@ -444,7 +444,7 @@ fn included_pod_keeps_its_id() {
 }
 
 #[test]
-fn orphaned_claims_follow_an_included_pod_to_another_id() {
+fn orphaned_pvcs_follow_included_pod_to_another_id() {
     let mut world = settled(1, one_pvc_template());
     let name = name_of(&world, 0);
     let pvc_name = world.pods[&name].spec.pvcs[0].clone();
@@ -465,7 +465,7 @@ fn orphaned_claims_follow_an_included_pod_to_another_id() {
 }
 
 #[test]
-fn claim_of_another_template_is_left_alone() {
+fn pvc_of_another_template_is_left_alone() {
     let by_label = json!({ "rollingUpdate": { "byLabel": {} } });
     let mut world = settled(1, retained());
     world.edit(json!({ "updateStrategy": by_label }));
@@ -502,7 +502,7 @@ fn claim_of_another_template_is_left_alone() {
 }
 
 #[test]
-fn pod_without_its_id_is_told_by_its_claims() {
+fn instance_id_of_unlabelled_pod_follows_from_its_pvcs() {
     for value in [None, Some("7"), Some("0"), Some("x")] {
         let mut world = settled(2, one_pvc_template());
         let before = placed(&world);
@@ -576,7 +576,7 @@ fn end_of_somebody_elses_pod_is_looked_for_again() {
 }
 
 #[test]
-fn deleted_set_lets_go_of_claims_that_others_mount() {
+fn deleted_set_releases_pvcs_that_other_pods_mount() {
     let mut world = settled(1, one_pvc_template());
     let pvc_name = world.members()[&0].spec.pvcs[0].clone();
     let mut debug = world.pods[&name_of(&world, 0)].clone();
@@ -868,7 +868,7 @@ fn kept_pvc_is_mounted_by_next_pod_despite_stricter_selector() {
 }
 
 #[test]
-fn pod_that_leaves_takes_its_kept_claim_along() {
+fn kept_pvc_leaves_with_its_pod() {
     for by_label in [false, true] {
         let mut world = on_kept_claims();
         let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
@@ -892,7 +892,7 @@ fn pod_that_leaves_takes_its_kept_claim_along() {
 }
 
 #[test]
-fn kept_claims_stay_when_their_instances_or_their_set_go() {
+fn kept_pvcs_outlive_their_instances_and_set() {
     for scaled in [true, false] {
         let mut world = on_kept_claims();
         let before: Vec<_> = world.pvcs.keys().cloned().collect();
@@ -920,7 +920,7 @@ fn kept_claims_stay_when_their_instances_or_their_set_go() {
 }
 
 #[test]
-fn kept_claims_come_back_where_scaled_in_instances_retain_theirs() {
+fn kept_pvcs_return_at_scale_out_with_retain() {
     let mut world = on_kept_claims();
     let before = placed(&world);
     world.edit(retained_policy());
@@ -1150,7 +1150,7 @@ fn grown_beside_a_retained_claim() -> (World, String) {
 }
 
 #[test]
-fn of_claims_of_forgotten_templates_the_latest_serves() {
+fn latest_pvc_of_forgotten_templates_is_mounted() {
     let (mut world, first) = grown_beside_a_retained_claim();
     let second = pvc_name_of(&world, 0);
     let hashes = ["forgotten-1", "forgotten-2"];
@@ -1343,7 +1343,7 @@ fn pvc_of_forgotten_template_is_unused_beside_later_one() {
 
 /// The kept PVC stays beside the serving one, for a return to its template.
 #[test]
-fn claim_that_lost_its_hash_serves_beside_a_kept_one() {
+fn pvc_without_hash_is_mounted_beside_kept_pvc() {
     let mut world = settled(1, one_pvc_template());
     orphan(&mut world);
     world.edit(grown());

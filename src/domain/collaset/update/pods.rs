@@ -157,7 +157,7 @@ fn replace_pod(facts: &SetFacts, draft: &mut Draft, slots: &mut UpdateSlots, pod
         let nanos = facts.observed.now_nanos.to_string();
         draft.patch_label(pod, keys::TO_REPLACE, Some(nanos));
         let name = &pod.metadata.name;
-        let message = format!("Pod {name} is to be replaced by a Pod of revision {revision}");
+        let message = format!("Pod {name} will be replaced by a Pod of revision {revision}");
         draft.announce_once_written(pod, "ReplaceUpdateTarget", message);
     }
     // An update by another policy that had begun is not needed any more.

@@ -329,7 +329,7 @@ async fn ask_that_is_dropped_at_its_deadline_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claim_that_nobody_waits_for_any_more_is_taken_back() {
+async fn claim_of_abandoned_request_is_withdrawn() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     let (reached, on) = ledgers.store().halt();
@@ -604,7 +604,7 @@ async fn deferred_releases_are_written_with_next_claim() {
 }
 
 #[tokio::test]
-async fn beyond_the_budget_the_claim_is_written_all_the_same() {
+async fn bypass_writes_claim_beyond_the_budget() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     for pod in ["a", "b", "c", "d", "e"] {
@@ -831,7 +831,7 @@ async fn ineffective_request_cools_down_before_last_budget_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rested_request_takes_the_last_place_again() {
+async fn request_after_cooldown_may_claim_last_slot() {
     let (ledgers, key) = doomed(ClaimOperation::Delete).await;
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
     assert!(

@@ -56,7 +56,7 @@ fn data_that_cannot_be_read_says_what_is_wrong() {
 }
 
 #[test]
-fn marks_of_go_are_no_difference() {
+fn fields_added_by_go_are_no_difference() {
     let raw = template("a:1");
     let stored = kuperator_data(&raw, &[]);
     assert_eq!(
@@ -128,7 +128,7 @@ fn only_fields_newer_than_1_22_are_ignored() {
 }
 
 #[test]
-fn data_of_our_own_never_bears_the_mark_of_go() {
+fn our_revision_data_is_not_taken_for_kuperators() {
     let mut generated = template("a:1");
     generated["metadata"]["creationTimestamp"] = Value::Null;
     let ours = data(generated.clone());
