@@ -18,7 +18,7 @@ async fn leave(scope: &Scope, pod: &str) {
         .unwrap();
 }
 
-/// The refusal of the way back.
+/// Asserts that the write that brings the Pod back under the rule is refused.
 async fn refused(scope: &Scope, pod: &str, code: u16, why: &str) {
     let back = scope.label(pod, json!({keys::CONTROL: keys::CONTROL_VALUE}));
     let status = refusal(back.await);
@@ -60,7 +60,7 @@ async fn pod_reenters_its_rule_after_the_restart_is_certain() {
         main.image == "web:2" && status.observed_generation == p.metadata.generation
     };
     scope.until_pod(pod, "run its new image", runs).await;
-    // Nothing proves the restart but time.
+    // Only the passage of time proves the restart.
     refused(&scope, pod, 429, "its spec was changed a moment ago").await;
     wait::until("the Pod to be let in", async || {
         let back = json!({keys::CONTROL: keys::CONTROL_VALUE});
@@ -118,7 +118,7 @@ fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.labels().get(key).map(String::as_str)
 }
 
-/// The labels of an operation that was let off traffic, and of a Pod that serves.
+/// The labels of an operation that the rules let off traffic, on a Pod that still serves.
 fn forged() -> serde_json::Value {
     let id = "x1";
     json!({

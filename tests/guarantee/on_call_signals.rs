@@ -17,7 +17,7 @@ fn documented(metric: &str) -> Option<Vec<String>> {
     Some(labels.collect())
 }
 
-/// Name and labels of a sample; those of a histogram are its parts.
+/// Name and labels of a sample. The samples of a histogram count for the histogram.
 fn sample(line: &str) -> (String, Vec<String>) {
     let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap());
     let labels = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));

@@ -19,7 +19,7 @@ fn has_gate(pod: &Pod) -> bool {
     pod.spec.as_ref().unwrap().readiness_gates.is_some()
 }
 
-/// A Pod of the site, protected by a cooperator that is to be back before the Pod counts again.
+/// A Pod of the site with a cooperator, whose finalizer must be present before the Pod counts as available.
 fn protected(finalizer: &str) -> Value {
     let expected = json!({"expectedFinalizers": {"Gateway/shop/web": finalizer}}).to_string();
     json!({"metadata": {
