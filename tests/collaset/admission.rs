@@ -1,4 +1,4 @@
-//! What is refused, and with which words; what is defaulted; what passes untouched.
+//! What admission refuses, with which messages; which defaults it adds; and what passes unchanged.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{
@@ -13,10 +13,10 @@ use testbed::kubectl::Said;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
-/// A namespace, once CollaSets are judged.
+/// A namespace in which the server already judges CollaSets.
 async fn scope(prefix: &str) -> Scope {
     let scope = Bed::shared().await.scope(prefix).await;
-    // Only the dry-run behind the validating webhook knows that a Pod needs containers.
+    // Only the dry run behind the validating webhook finds out that a Pod needs containers.
     let bad = set(
         "probe",
         json!({ "template": { "spec": { "containers": null } } }),
@@ -28,7 +28,7 @@ async fn scope(prefix: &str) -> Scope {
     scope
 }
 
-/// A good CollaSet without Pods, with `part` merged into its spec.
+/// A valid CollaSet without Pods, with `part` merged into its spec.
 pub fn set(name: &str, part: Value) -> Value {
     let mut spec = json!({
         "replicas": 0,
@@ -45,7 +45,7 @@ pub fn set(name: &str, part: Value) -> Value {
     })
 }
 
-/// Objects as raw JSON: nothing is lost or added by types.
+/// A client for raw JSON objects, so that no Rust type drops or adds a field.
 fn raw<K: kube::Resource<DynamicType = ()>>(scope: &Scope) -> Api<DynamicObject> {
     let resource = ApiResource::erase::<K>(&());
     Api::namespaced_with(scope.client.clone(), &scope.namespace, &resource)
@@ -121,7 +121,7 @@ async fn stored_collaset_differs_from_written_only_by_defaults() {
     assert_eq!(pods(&scope).await, 0, "nothing is made of a dry-run");
 }
 
-/// `kubectl ARGS… -f FILE -n NAMESPACE` with the object.
+/// Runs `kubectl ARGS… -f FILE -n NAMESPACE` with the object.
 pub async fn kubectl(scope: &Scope, args: &[&str], object: &Value) -> Said {
     let args = [args, &["-n", &scope.namespace]].concat();
     Bed::shared().await.ask_kubectl_about(&args, object).await

@@ -105,7 +105,7 @@ async fn kept_pvcs_survive_their_set() {
     }
 }
 
-/// The garbage collector begins with what the set owns, while its Pods are held.
+/// The garbage collector begins with the objects that the set owns, while a rule holds the Pods.
 #[tokio::test]
 async fn retained_and_kept_pvcs_survive_foreground_deletion() {
     let scope = Bed::shared().await.scope("kept-claims-foreground").await;
@@ -139,7 +139,7 @@ async fn retained_and_kept_pvcs_survive_foreground_deletion() {
     others_gone.await;
 }
 
-/// As `kubectl label pvc … --overwrite` does.
+/// Sets a label as `kubectl label pvc … --overwrite` does.
 #[tokio::test]
 async fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     let scope = Bed::shared().await.scope("kept-claims-contradicted").await;
@@ -173,7 +173,7 @@ async fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     assert!(claim.owner_references().is_empty() && claim.metadata.deletion_timestamp.is_none());
 }
 
-/// By `kubectl label pvc … kusionstack.io/control-`: no cache shows such a claim.
+/// The same as after `kubectl label pvc … kusionstack.io/control-`: no cache shows such a PVC.
 #[tokio::test]
 async fn lost_control_label_of_kept_pvc_is_restored() {
     let scope = Bed::shared().await.scope("kept-claims-control").await;

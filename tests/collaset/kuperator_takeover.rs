@@ -1,4 +1,4 @@
-//! A set that Kuperator has stored.
+//! A set that Kuperator has stored, and that Operating takes over.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
@@ -17,10 +17,10 @@ use testbed::{Bed, Scope};
 use crate::fixtures::{Set, ids, uids};
 
 const REVISION: &str = "web-6d4cf56db6";
-/// Kuperator's hash of the claim template below: `golden-1.22.jsonl`.
+/// Kuperator's hash of the PVC template below, from `golden-1.22.jsonl`.
 const CLAIM_HASH: &str = "55999b8fb9";
 
-/// Creates an object, raw.
+/// Creates an object from raw JSON.
 async fn create<K>(scope: &Scope, object: Value) -> K
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
@@ -34,7 +34,7 @@ where
     api.create(&PostParams::default(), &object).await.unwrap()
 }
 
-/// No replica, no admission: as if another implementation were at work.
+/// No replica runs and no admission is configured, as under another implementation.
 async fn without_operating(bed: &Bed) {
     bed.kill_all().await;
     let all = (DeleteParams::default(), ListParams::default());
@@ -64,7 +64,7 @@ fn containers() -> Value {
     json!([{ "name": "app", "image": "app:1", "volumeMounts": [{ "name": "data", "mountPath": "/data" }] }])
 }
 
-/// What Kuperator stores for a set of two Pods with a claim each.
+/// The objects that Kuperator stores for a set of two Pods with one PVC each.
 async fn left_behind(scope: &Scope) {
     let set: CollaSet = create(
         scope,
@@ -102,7 +102,7 @@ async fn left_behind(scope: &Scope) {
     sets.patch_status("web", &PatchParams::default(), &Patch::Merge(status))
         .await
         .unwrap();
-    // As Go writes the typed objects: with nulls, with what is empty, without what is defaulted.
+    // The form in which Go writes typed objects: with nulls and empty values, without defaults.
     let mut by_go = containers();
     by_go[0]["resources"] = json!({});
     let mut claim = claim_template();
@@ -141,7 +141,7 @@ async fn left_behind(scope: &Scope) {
     }
 }
 
-/// A Pod that serves, and its claim.
+/// Creates a serving Pod and its PVC.
 async fn instance(scope: &Scope, id: i64, owner: &Value) {
     let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
     let volume = json!({
@@ -242,7 +242,7 @@ async fn kuperator_objects_are_taken_over_without_touching_pods() {
         1
     );
 
-    // And goes on from there.
+    // The set continues from there.
     let mut next = containers();
     next[0]["image"] = json!("app:2");
     set.edit(json!({ "template": { "spec": { "containers": next } } }))

@@ -26,7 +26,7 @@ async fn persistent_names_are_ordinals_and_never_change() {
     set.settled().await;
     assert_eq!(set.names().await, ["web-0", "web-1", "web-2"]);
 
-    // Made again, one at a time.
+    // All Pods are recreated, one at a time.
     scope.rule("web", json!({ "app": "web" }), json!(1)).await;
     scope.until_at_rest("web", 3).await;
     let observer = Observer::start(&scope).await;

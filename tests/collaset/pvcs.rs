@@ -10,7 +10,7 @@ use testbed::{Bed, Scope, wait};
 use crate::fixtures::{Set, ids};
 use crate::membership::until_event;
 
-/// Volumes that claims of the namespace can bind.
+/// Creates volumes that the PVCs of the namespace can bind.
 pub async fn volumes(scope: &Scope, count: usize) {
     let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
     for index in 0..count {
@@ -30,7 +30,7 @@ pub async fn volumes(scope: &Scope, count: usize) {
     }
 }
 
-/// Spec of a set whose Pods mount a claim `data` of this size.
+/// Spec of a set whose Pods mount a PVC `data` of this size.
 pub fn template(scope: &Scope, size: &str) -> Value {
     json!({
         "volumeClaimTemplates": [{
@@ -61,7 +61,7 @@ pub async fn all(scope: &Scope) -> Vec<PersistentVolumeClaim> {
     all
 }
 
-/// Those of an instance ID that a set owns.
+/// PVCs of an instance ID that a set owns.
 pub async fn of(scope: &Scope, id: i64) -> Vec<PersistentVolumeClaim> {
     let mut of = all(scope).await;
     of.retain(|c| {
@@ -74,8 +74,8 @@ pub async fn names(scope: &Scope) -> Vec<String> {
     all(scope).await.iter().map(ResourceExt::name_any).collect()
 }
 
-/// Takes the control label from the claim of instance 1, so that no cache shows it, and deletes its Pod: the next one mounts it, and it has the
-/// label again.
+/// Removes the control label from the PVC of instance 1, so that no cache shows the PVC, and deletes the Pod. Asserts
+/// that the next Pod mounts the same PVC, and that the label is restored.
 pub async fn assert_control_label_comes_back(scope: &Scope, set: &Set<'_>) {
     let pod = set.pods().await[&1].clone();
     let claim = mounted(&pod).remove(0);
@@ -94,7 +94,7 @@ pub async fn assert_control_label_comes_back(scope: &Scope, set: &Set<'_>) {
     assert_eq!(claim.labels()[keys::CONTROL], keys::CONTROL_VALUE);
 }
 
-/// Names of the claims that a Pod mounts.
+/// Names of the PVCs that a Pod mounts.
 pub fn mounted(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     let claims = volumes.filter_map(|v| v.persistent_volume_claim.as_ref());
@@ -127,7 +127,7 @@ async fn pvcs_are_deleted_with_their_pods() {
     for (id, pod) in set.pods().await {
         assert_eq!(mounted(&pod), [of(&scope, id).await[0].name_any()]);
     }
-    // A Pod that comes back finds its data.
+    // A recreated Pod finds its data.
     let before = set.pod(0).await;
     scope.delete(&before.name_any()).await.unwrap();
     let after = set
@@ -157,11 +157,11 @@ async fn events_name_deleted_pvcs() {
     let all = names(&scope).await;
     set.edit(json!({ "replicas": 1 })).await;
     set.settled().await;
-    // Which Pod stays depends on which was Ready first.
+    // The scale-in keeps the Pod that became Ready first, which may be either.
     let remaining = set.until_pods("one", |pods| pods.len() == 1).await;
     let mounted = mounted(remaining.values().next().unwrap());
     let retained = all.iter().find(|claim| !mounted.contains(claim)).unwrap();
-    // The API server keeps a claim that a Pod mounts until the Pod has ended.
+    // The API server keeps a mounted PVC until its Pod has ended.
     let claims = api(&scope);
     let params = DeleteParams::default();
     claims.delete(&mounted[0], &params).await.unwrap();
@@ -186,7 +186,7 @@ async fn deleted_pvc_of_unschedulable_pod_is_recreated() {
         status.is_some_and(|status| status.phase.as_deref() == Some("Bound"))
     })
     .await;
-    // Nothing keeps it: its Pod is on no node.
+    // Nothing keeps this PVC: its Pod is on no node.
     api(&scope)
         .delete(&name, &DeleteParams::default())
         .await

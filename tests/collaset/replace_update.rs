@@ -13,7 +13,7 @@ fn replace(rolling_update: Value) -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": rolling_update } })
 }
 
-/// Two Pods in the middle of a replacement by such as never serve.
+/// Two Pods in the middle of a replacement by new Pods that never serve.
 async fn midway(scope: &Scope) -> (Set<'_>, Pods) {
     let set = Set::new(scope, "web", 2, replace(Value::Null)).await;
     let before = set.pods().await;
@@ -110,7 +110,7 @@ async fn pairs_finish_when_the_policy_changes_midway() {
     let pods = set.pods().await;
     assert_eq!(pods.values().map(image).collect::<Vec<_>>(), ["app:3"; 2]);
     assert!(!pods.values().any(is_paired));
-    // From now on in place.
+    // From now on the set updates in place.
     let uids_before = uids(&pods);
     set.image("app:4").await;
     set.settled().await;

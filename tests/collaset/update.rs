@@ -168,7 +168,7 @@ async fn percentage_rollout_follows_the_order_label() {
         let order = json!({ "metadata": { "labels": { "order": order } } });
         scope.patch(&pod.name_any(), order).await.unwrap();
     }
-    // Pods and sets are watched apart: the labels come first all but surely.
+    // Pods and sets have separate watches, so the labels very probably arrive first.
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     set.image("app:2").await;
     set.settled().await;

@@ -1,16 +1,16 @@
-//! Random walks: whatever rules say and endpoints answer, while the server's replicas die, no operation goes on without the yes
-//! of every endpoint that it waits for, and in the end none waits for ever.
+//! Random walks: rules change and endpoints answer at random while the server's replicas die. No operation may continue
+//! without the approval of every endpoint that it waits for, and at the end no operation may wait forever.
 //!
-//! `WALK_SEED=…` repeats a walk's choices (each prints its own; with `WALKS=1` it walks alone), `WALKS=…` asks for more side by
-//! side. `WALK_MINUTES=30` walks on for so long, one walk after the other in each of as many places.
+//! `WALK_SEED=…` repeats the choices of a walk (each walk prints its seed; `WALKS=1` runs the walk alone). `WALKS=…` sets the
+//! number of concurrent walks. With `WALK_MINUTES=30` each of them is followed by further walks until the time is over.
 //!
-//! | File | What it holds |
+//! | File | Content |
 //! |---|---|
-//! | `acts` | what happens |
-//! | `world` | how it is done, and how all troubles end |
+//! | `acts` | the actions |
+//! | `world` | how actions are carried out, and how all faults end |
 //! | `endpoints` | endpoints that lie, are slow, die and come back |
-//! | `history` | what is left of a walk |
-//! | `judge` | what holds at every moment |
+//! | `history` | the record of a walk |
+//! | `judge` | the invariants that hold at every moment |
 //! | `control` | histories that the judge must reject |
 
 mod acts;
