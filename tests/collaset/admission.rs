@@ -171,11 +171,11 @@ async fn unusable_pod_or_pvc_template_is_refused_with_its_path() {
         json_patch::merge(&mut container, &part);
         json!({ "template": { "spec": { "containers": [container] } } })
     };
-    let claim = |part: Value| {
-        let mut claim = json!({ "metadata": { "name": "data" }, "spec": {
+    let pvc = |part: Value| {
+        let mut pvc = json!({ "metadata": { "name": "data" }, "spec": {
             "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } });
-        json_patch::merge(&mut claim, &part);
-        json!({ "volumeClaimTemplates": [claim] })
+        json_patch::merge(&mut pvc, &part);
+        json!({ "volumeClaimTemplates": [pvc] })
     };
     for (index, (part, wanted)) in [
         (json!({ "template": { "spec": { "containers": null } } }), "spec.template.spec.containers: Required value"),
@@ -195,15 +195,15 @@ async fn unusable_pod_or_pvc_template_is_refused_with_its_path() {
             "spec.template.spec.restartPolicy: Unsupported value: \"Perhaps\"",
         ),
         (
-            claim(json!({ "spec": { "resources": { "requests": { "storage": "much" } } } })),
+            pvc(json!({ "spec": { "resources": { "requests": { "storage": "much" } } } })),
             "spec.volumeClaimTemplates[0]: PersistentVolumeClaim in version \"v1\" cannot be handled",
         ),
         (
-            claim(json!({ "spec": { "accessModes": ["Often"] } })),
+            pvc(json!({ "spec": { "accessModes": ["Often"] } })),
             "spec.volumeClaimTemplates[0].spec.accessModes: Unsupported value: \"Often\"",
         ),
         (
-            claim(json!({ "spec": { "accessModes": [] } })),
+            pvc(json!({ "spec": { "accessModes": [] } })),
             "spec.volumeClaimTemplates[0].spec.accessModes: is required",
         ),
         (
@@ -331,15 +331,14 @@ async fn a_pool_may_be_shared_and_holds_each_id_once() {
 
 #[tokio::test]
 async fn pending_pvc_of_a_waiting_pod_is_kept() {
-    let scope = scope("claims").await;
-    let claims: Api<PersistentVolumeClaim> =
-        Api::namespaced(scope.client.clone(), &scope.namespace);
+    let scope = scope("pvcs").await;
+    let pvcs: Api<PersistentVolumeClaim> = Api::namespaced(scope.client.clone(), &scope.namespace);
     let labels = json!({ keys::CONTROL: keys::CONTROL_VALUE, keys::INSTANCE_ID: "0" });
-    let claim: PersistentVolumeClaim = object(&json!({
+    let pvc: PersistentVolumeClaim = object(&json!({
         "metadata": { "name": "data", "labels": labels },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
     }));
-    claims.create(&PostParams::default(), &claim).await.unwrap();
+    pvcs.create(&PostParams::default(), &pvc).await.unwrap();
     let pod: Pod = object(&json!({
         "metadata": { "name": "waiting", "labels": labels },
         "spec": {
@@ -353,7 +352,7 @@ async fn pending_pvc_of_a_waiting_pod_is_kept() {
         .await
         .unwrap();
 
-    let status = refusal(claims.delete("data", &DeleteParams::default()).await);
+    let status = refusal(pvcs.delete("data", &DeleteParams::default()).await);
     assert_eq!(status.code, 403);
     let wanted = "PersistentVolumeClaim data is Pending and Pod waiting mounts it (delete pending mounted pvc is not \
                   allowed); delete the Pod first";
@@ -361,8 +360,5 @@ async fn pending_pvc_of_a_waiting_pod_is_kept() {
     let now = DeleteParams::default().grace_period(0);
     scope.pods().delete("waiting", &now).await.unwrap();
     scope.until_gone(&pod).await;
-    claims
-        .delete("data", &DeleteParams::default())
-        .await
-        .unwrap();
+    pvcs.delete("data", &DeleteParams::default()).await.unwrap();
 }

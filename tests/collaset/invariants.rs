@@ -59,7 +59,7 @@ async fn read_rest(set: &Set<'_>) -> Result<Rest, String> {
         return Err(format!("{ready:?}"));
     }
     let pods = pods(set, &object).await?;
-    claims_are_theirs(set, &pods).await?;
+    pvcs_are_theirs(set, &pods).await?;
     let pool = pool(set, &pods).await?;
     let status: RuleStatus = set.scope.status(set.name).await;
     if ledger_claims(&status) != 0 || status.waiting_pods != 0 {
@@ -130,7 +130,7 @@ async fn pods(set: &Set<'_>, object: &CollaSet) -> Result<BTreeMap<i64, Pod>, St
 }
 
 /// Checks that each Pod has its PVC, and that the namespace has no other PVC.
-async fn claims_are_theirs(set: &Set<'_>, pods: &BTreeMap<i64, Pod>) -> Result<(), String> {
+async fn pvcs_are_theirs(set: &Set<'_>, pods: &BTreeMap<i64, Pod>) -> Result<(), String> {
     let mut mounted: Vec<_> = pods.values().flat_map(pvcs::mounted).collect();
     for id in pods.keys() {
         let own: Vec<_> = pvcs::of(set.scope, *id)
@@ -139,14 +139,14 @@ async fn claims_are_theirs(set: &Set<'_>, pods: &BTreeMap<i64, Pod>) -> Result<(
             .map(ResourceExt::name_any)
             .collect();
         if own.len() != 1 || own != pvcs::mounted(&pods[id]) {
-            return Err(format!("claims of ID {id}: {own:?}"));
+            return Err(format!("PVCs of ID {id}: {own:?}"));
         }
     }
     mounted.sort();
     let all = pvcs::names(set.scope).await;
     match all == mounted {
         true => Ok(()),
-        false => Err(format!("claims {all:?}, {mounted:?} are mounted")),
+        false => Err(format!("PVCs {all:?}, {mounted:?} are mounted")),
     }
 }
 

@@ -119,7 +119,7 @@ async fn pod_excluded_after_its_change_serves_after_its_restart() {
 
 #[tokio::test]
 async fn pvcs_move_with_excluded_pods() {
-    let scope = Bed::shared().await.scope("exclude-claim").await;
+    let scope = Bed::shared().await.scope("exclude-pvc").await;
     pvcs::volumes(&scope, 3).await;
     let set = Set::new(&scope, "web", 2, pvcs::template(&scope, "1Gi")).await;
     let name = set.pod(1).await.name_any();
@@ -135,9 +135,9 @@ async fn pvcs_move_with_excluded_pods() {
         None,
         "or it could not enter again"
     );
-    let claim = pvcs::get(&scope, &its).await;
-    assert_eq!(claim.metadata.owner_references.unwrap_or_default(), []);
-    assert_eq!(claim.metadata.labels.unwrap()[keys::ORPHANED], "true");
+    let pvc = pvcs::get(&scope, &its).await;
+    assert_eq!(pvc.metadata.owner_references.unwrap_or_default(), []);
+    assert_eq!(pvc.metadata.labels.unwrap()[keys::ORPHANED], "true");
     set.until_pods("a successor", |pods| ids(pods) == [0, 1])
         .await;
     set.settled().await;
@@ -150,11 +150,11 @@ async fn pvcs_move_with_excluded_pods() {
     let pods = set.pods().await;
     assert_eq!(ids(&pods), [0, 1, 2]);
     assert_eq!(pods[&2].name_any(), name);
-    let claim = pvcs::get(&scope, &its).await;
-    let labels = claim.metadata.labels.unwrap();
+    let pvc = pvcs::get(&scope, &its).await;
+    let labels = pvc.metadata.labels.unwrap();
     assert_eq!(labels[keys::INSTANCE_ID], "2");
     assert_eq!(labels.get(keys::ORPHANED), None);
-    assert_eq!(claim.metadata.owner_references.unwrap().len(), 1);
+    assert_eq!(pvc.metadata.owner_references.unwrap().len(), 1);
 }
 
 #[tokio::test]

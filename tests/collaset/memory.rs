@@ -76,7 +76,7 @@ fn hostile() -> Vec<(Value, Value)> {
         container(json!({ "env": many(|n| json!({ "name": format!("a{n}"), "value": "" })) }));
     let mut changed = env.clone();
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("i:2");
-    let claims = |claims: Value| set(json!({ "spec": { "volumeClaimTemplates": claims } }));
+    let pvcs = |pvcs: Value| set(json!({ "spec": { "volumeClaimTemplates": pvcs } }));
     let labels = |key: &str| {
         let labels = map(|n| format!("{key}{n}"), json!(""));
         set(json!({ "spec": { "template": { "metadata": { "labels": labels } } } }))
@@ -89,8 +89,8 @@ fn hostile() -> Vec<(Value, Value)> {
         container(json!({ "env": many(|_| json!({ "name": "=", "value": "" })) })),
         labels("a"),
         labels("="),
-        claims(many(|_| json!({}))),
-        claims(many(
+        pvcs(many(|_| json!({}))),
+        pvcs(many(
             |n| json!({ "metadata": { "name": n }, "spec": nested() }),
         )),
         set(json!({ "metadata": { "managedFields": fields } })),

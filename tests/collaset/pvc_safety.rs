@@ -91,8 +91,8 @@ async fn orphans_keep_pvcs_when_set_returns_with_new_template() {
         set.image("app:2").await;
         set.settled().await;
         for name in &before {
-            let claim = pvcs::get(&scope, name).await;
-            assert_eq!(claim.metadata.deletion_timestamp, None, "{name}");
+            let pvc = pvcs::get(&scope, name).await;
+            assert_eq!(pvc.metadata.deletion_timestamp, None, "{name}");
         }
         before.extend(pvcs::names(&scope).await);
         delete(&set, PropagationPolicy::Orphan).await;
@@ -134,13 +134,13 @@ async fn pvcs_with_edited_labels_stay_with_their_pods() {
         (0, keys::INSTANCE_ID, "1"),
         (1, keys::PVC_TEMPLATE_NAME, "logs"),
     ] {
-        let claim = &mounted(&before[&id])[0];
-        let was = pvcs::get(&scope, claim).await.labels()[key].clone();
+        let pvc = &mounted(&before[&id])[0];
+        let was = pvcs::get(&scope, pvc).await.labels()[key].clone();
         let edit = Patch::Merge(json!({ "metadata": { "labels": { key: value } } }));
-        let edited = api.patch(claim, &PatchParams::default(), &edit).await;
+        let edited = api.patch(pvc, &PatchParams::default(), &edit).await;
         edited.unwrap();
         wait::until("the label to be as it was", async || {
-            pvcs::get(&scope, claim).await.labels()[key] == was
+            pvcs::get(&scope, pvc).await.labels()[key] == was
         })
         .await;
     }
@@ -285,8 +285,8 @@ async fn pvcs_of_another_set_stay_unchanged() {
     assert_eq!(retained.len(), 1);
     let second = Set::new(&scope, "second", 1, spec).await;
     assert_ne!(mounted(&second.pod(0).await), retained);
-    let claim = pvcs::get(&scope, &retained[0]).await;
-    assert!(claim.owner_references().is_empty());
+    let pvc = pvcs::get(&scope, &retained[0]).await;
+    assert!(pvc.owner_references().is_empty());
 }
 
 #[tokio::test]
@@ -331,10 +331,10 @@ async fn recreated_pod_waits_for_the_end_of_the_old_one() {
     scope.pause_kubelet(&name).await; // so the Pod does not end
     set.edit(json!({ "updateStrategy": { "operationDelaySeconds": null } }))
         .await;
-    let claim = mounted(&before[&0]).remove(0);
+    let pvc = mounted(&before[&0]).remove(0);
     until_waiting(
         &set,
-        &format!("waiting for Pod {name}, which still mounts PVC {claim}, to end"),
+        &format!("waiting for Pod {name}, which still mounts PVC {pvc}, to end"),
     )
     .await;
     assert_eq!(scope.list("app=web").await.len(), 1);
@@ -399,7 +399,7 @@ async fn lost_control_label_of_pod_is_restored() {
 
 #[tokio::test]
 async fn lost_control_label_of_pvc_is_restored() {
-    let scope = Bed::shared().await.scope("data-claim-control").await;
+    let scope = Bed::shared().await.scope("data-pvc-control").await;
     pvcs::volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "Delete")).await;
     pvcs::assert_control_label_comes_back(&scope, &set).await;
@@ -425,18 +425,13 @@ async fn retained_pvc_unseen_by_caches_survives_its_set() {
             json!({ "labels": { keys::CONTROL: null } }),
             json!({ "labels": { keys::CONTROL: null }, "ownerReferences": [reference] }),
         ];
-        for (claim, edit) in all.iter().zip(edits) {
-            hand(&scope, claim, edit).await;
+        for (pvc, edit) in all.iter().zip(edits) {
+            hand(&scope, pvc, edit).await;
         }
         delete(&set, propagation).await;
         assert_outlast(&scope, &all).await;
-        for claim in all {
-            hand(
-                &scope,
-                &claim,
-                json!({ "labels": { keys::CONTROL: "true" } }),
-            )
-            .await;
+        for pvc in all {
+            hand(&scope, &pvc, json!({ "labels": { keys::CONTROL: "true" } })).await;
         }
     }
 }
@@ -456,20 +451,20 @@ async fn kept_pvc_unseen_by_caches_survives_foreground_deletion() {
 }
 
 /// Edits the metadata of a PVC as a user does.
-async fn hand(scope: &Scope, claim: &str, metadata: serde_json::Value) {
+async fn hand(scope: &Scope, pvc: &str, metadata: serde_json::Value) {
     let edit = Patch::Merge(json!({ "metadata": metadata }));
     let api = pvcs::api(scope);
-    let edited = api.patch(claim, &PatchParams::default(), &edit).await;
+    let edited = api.patch(pvc, &PatchParams::default(), &edit).await;
     edited.unwrap();
 }
 
 /// Asserts that the PVCs outlive their set and have no owner.
 async fn assert_outlast(scope: &Scope, all: &[String]) {
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-    for claim in all {
-        let metadata = pvcs::api(scope).get(claim).await.unwrap().metadata;
+    for pvc in all {
+        let metadata = pvcs::api(scope).get(pvc).await.unwrap().metadata;
         let state = (metadata.owner_references, metadata.deletion_timestamp);
-        assert_eq!(state, (None, None), "{claim}");
+        assert_eq!(state, (None, None), "{pvc}");
     }
 }
 
@@ -487,7 +482,7 @@ async fn pvcs_of_replaced_pod_are_deleted_despite_retention() {
         .until_pods("the new half alone", |pods| ids(pods) == [1, 2])
         .await;
     let mounted_pvcs: BTreeSet<String> = after.values().flat_map(mounted).collect();
-    wait::until("the claim of the origin to go", async || {
+    wait::until("the PVC of the origin to go", async || {
         let names: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
         names == mounted_pvcs
     })
@@ -503,7 +498,7 @@ async fn other_template_pvc_survives_inclusion_and_update_of_its_pod() {
     spec["updateStrategy"] = json!({ "rollingUpdate": { "byLabel": {} } });
     let set = Set::new(&scope, "web", 2, spec).await;
     let pod = set.pods().await[&1].clone();
-    let (name, claim) = (pod.name_any(), mounted(&pod)[0].clone());
+    let (name, pvc) = (pod.name_any(), mounted(&pod)[0].clone());
     set.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }))
         .await;
     set.settled().await;
@@ -517,8 +512,8 @@ async fn other_template_pvc_survives_inclusion_and_update_of_its_pod() {
     set.until_pods("the Pod to be in", |pods| pods.len() == 2)
         .await;
     let is_kept = async || {
-        let claim = pvcs::get(&scope, &claim).await;
-        claim.owner_references().is_empty() && claim.metadata.deletion_timestamp.is_none()
+        let pvc = pvcs::get(&scope, &pvc).await;
+        pvc.owner_references().is_empty() && pvc.metadata.deletion_timestamp.is_none()
     };
     assert!(is_kept().await);
     set.edit(json!({ "scaleStrategy": { "podToInclude": null }, "updateStrategy": { "rollingUpdate": null } }))

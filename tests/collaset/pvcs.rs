@@ -78,31 +78,29 @@ pub async fn names(scope: &Scope) -> Vec<String> {
 /// that the next Pod mounts the same PVC, and that the label is restored.
 pub async fn assert_control_label_comes_back(scope: &Scope, set: &Set<'_>) {
     let pod = set.pods().await[&1].clone();
-    let claim = mounted(&pod).remove(0);
+    let pvc = mounted(&pod).remove(0);
     let edit = Patch::Merge(json!({ "metadata": { "labels": { keys::CONTROL: null } } }));
-    let lost = api(scope)
-        .patch(&claim, &PatchParams::default(), &edit)
-        .await;
+    let lost = api(scope).patch(&pvc, &PatchParams::default(), &edit).await;
     lost.unwrap();
     scope.delete(&pod.name_any()).await.unwrap();
     scope.until_gone(&pod).await;
     let pods = set
         .until_pods("the next one", |pods| ids(pods) == [0, 1])
         .await;
-    assert_eq!(mounted(&pods[&1]), std::slice::from_ref(&claim));
-    let claim = get(scope, &claim).await;
-    assert_eq!(claim.labels()[keys::CONTROL], keys::CONTROL_VALUE);
+    assert_eq!(mounted(&pods[&1]), std::slice::from_ref(&pvc));
+    let pvc = get(scope, &pvc).await;
+    assert_eq!(pvc.labels()[keys::CONTROL], keys::CONTROL_VALUE);
 }
 
 /// Names of the PVCs that a Pod mounts.
 pub fn mounted(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    let claims = volumes.filter_map(|v| v.persistent_volume_claim.as_ref());
-    claims.map(|c| c.claim_name.clone()).collect()
+    let pvcs = volumes.filter_map(|v| v.persistent_volume_claim.as_ref());
+    pvcs.map(|c| c.claim_name.clone()).collect()
 }
 
 async fn until_count(scope: &Scope, count: usize) {
-    wait::until(&format!("{count} claims"), async || {
+    wait::until(&format!("{count} PVCs"), async || {
         all(scope).await.len() == count
     })
     .await;
@@ -121,7 +119,7 @@ async fn delete(set: &Set<'_>) {
 
 #[tokio::test]
 async fn pvcs_are_deleted_with_their_pods() {
-    let scope = Bed::shared().await.scope("claims").await;
+    let scope = Bed::shared().await.scope("pvcs").await;
     volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
     for (id, pod) in set.pods().await {
@@ -148,7 +146,7 @@ async fn pvcs_are_deleted_with_their_pods() {
 
 #[tokio::test]
 async fn events_name_deleted_pvcs() {
-    let scope = Bed::shared().await.scope("claims-told").await;
+    let scope = Bed::shared().await.scope("pvcs-told").await;
     volumes(&scope, 2).await;
     let mut spec = template(&scope, "1Gi");
     spec["scaleStrategy"] =
@@ -160,11 +158,11 @@ async fn events_name_deleted_pvcs() {
     // The scale-in keeps the Pod that became Ready first, which may be either.
     let remaining = set.until_pods("one", |pods| pods.len() == 1).await;
     let mounted = mounted(remaining.values().next().unwrap());
-    let retained = all.iter().find(|claim| !mounted.contains(claim)).unwrap();
+    let retained = all.iter().find(|pvc| !mounted.contains(pvc)).unwrap();
     // The API server keeps a mounted PVC until its Pod has ended.
-    let claims = api(&scope);
+    let pvcs = api(&scope);
     let params = DeleteParams::default();
-    claims.delete(&mounted[0], &params).await.unwrap();
+    pvcs.delete(&mounted[0], &params).await.unwrap();
     until_event(&scope, "ClaimTerminating", &mounted[0]).await;
     set.edit(json!({ "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": null } }))
         .await;
@@ -191,9 +189,9 @@ async fn deleted_pvc_of_unschedulable_pod_is_recreated() {
         .delete(&name, &DeleteParams::default())
         .await
         .unwrap();
-    wait::until("another claim of the name", async || {
-        let claim = api(&scope).get_opt(&name).await.unwrap();
-        claim.is_some_and(|claim| claim.uid() != uid)
+    wait::until("another PVC of the name", async || {
+        let pvc = api(&scope).get_opt(&name).await.unwrap();
+        pvc.is_some_and(|pvc| pvc.uid() != uid)
     })
     .await;
     assert_eq!(of(&scope, 0).await.len(), 1);
@@ -209,25 +207,25 @@ async fn retained_pvcs_are_reused() {
         "whenScaled": "Retain", "whenDeleted": "Retain",
     } });
     let set = Set::new(&scope, "web", 2, spec.clone()).await;
-    let claims = names(&scope).await;
+    let pvcs = names(&scope).await;
     set.edit(json!({ "replicas": 0 })).await;
     set.settled().await;
-    assert_eq!(names(&scope).await, claims);
+    assert_eq!(names(&scope).await, pvcs);
     set.edit(json!({ "replicas": 2 })).await;
     set.settled().await;
-    assert_eq!(names(&scope).await, claims);
+    assert_eq!(names(&scope).await, pvcs);
     delete(&set).await;
-    assert_eq!(names(&scope).await, claims);
-    for claim in all(&scope).await {
-        assert!(claim.owner_references().is_empty());
+    assert_eq!(names(&scope).await, pvcs);
+    for pvc in all(&scope).await {
+        assert!(pvc.owner_references().is_empty());
     }
     let set = Set::new(&scope, "web", 2, spec).await;
     let pods = set.pods().await;
     let mut mounted: Vec<_> = pods.values().flat_map(mounted).collect();
     mounted.sort();
-    assert_eq!((mounted, names(&scope).await), (claims.clone(), claims));
-    for claim in all(&scope).await {
-        assert_eq!(claim.owner_references().len(), 1);
+    assert_eq!((mounted, names(&scope).await), (pvcs.clone(), pvcs));
+    for pvc in all(&scope).await {
+        assert_eq!(pvc.owner_references().len(), 1);
     }
 }
 
@@ -261,7 +259,7 @@ async fn retention_policies_apply_independently() {
 
 #[tokio::test]
 async fn changed_pvc_template_recreates_pods_and_pvcs() {
-    let scope = Bed::shared().await.scope("claim-update").await;
+    let scope = Bed::shared().await.scope("pvc-update").await;
     volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
     let (before, pods) = (names(&scope).await, set.names().await);
@@ -269,13 +267,13 @@ async fn changed_pvc_template_recreates_pods_and_pvcs() {
     set.settled().await;
     assert!(set.names().await.iter().all(|name| !pods.contains(name)));
     assert_eq!(ids(&set.pods().await), [0, 1]);
-    wait::until("the old claims to go", async || {
+    wait::until("the old PVCs to go", async || {
         let names = names(&scope).await;
         names.len() == 2 && names.iter().all(|name| !before.contains(name))
     })
     .await;
-    for claim in all(&scope).await {
-        let requests = claim.spec.unwrap().resources.unwrap().requests.unwrap();
+    for pvc in all(&scope).await {
+        let requests = pvc.spec.unwrap().resources.unwrap().requests.unwrap();
         assert_eq!(requests["storage"].0, "2Gi");
     }
 }

@@ -16,20 +16,20 @@ use crate::pvcs::{template, volumes};
 use crate::spec_changes::Dead;
 
 /// Limits the number of PVCs in the namespace.
-async fn quota(scope: &Scope, claims: u32) {
+async fn quota(scope: &Scope, pvcs: u32) {
     let quotas: Api<ResourceQuota> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let hard = claims.to_string();
+    let hard = pvcs.to_string();
     let quota = json!({
-        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "claims" },
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "pvcs" },
         "spec": { "hard": { "persistentvolumeclaims": hard } },
     });
     let force = PatchParams::apply("test").force();
     quotas
-        .patch("claims", &force, &Patch::Apply(quota))
+        .patch("pvcs", &force, &Patch::Apply(quota))
         .await
         .unwrap();
     wait::until("the quota to be counted", async || {
-        let quota = quotas.get("claims").await.unwrap();
+        let quota = quotas.get("pvcs").await.unwrap();
         let counted = quota.status.unwrap_or_default().hard.unwrap_or_default();
         counted
             .get("persistentvolumeclaims")
@@ -48,14 +48,14 @@ pub fn memory(amount: &str) -> Value {
 
 #[tokio::test]
 async fn refused_pvc_blocks_only_its_own_pod() {
-    let scope = Bed::shared().await.scope("claim-quota").await;
+    let scope = Bed::shared().await.scope("pvc-quota").await;
     volumes(&scope, 6).await;
     quota(&scope, 3).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
     set.edit(json!({ "replicas": 5 })).await;
     until_condition_false(&set, "Scale", "ScaleOutFailed", "exceeded quota").await;
     let pods = set
-        .until_pods("the third, whose claim is there", |pods| {
+        .until_pods("the third, whose PVC exists", |pods| {
             ids(pods) == [0, 1, 2] && pods.values().all(is_available)
         })
         .await;

@@ -33,18 +33,18 @@ async fn stalled_follows(bed: &Bed) {
 #[tokio::test]
 async fn new_leader_with_frozen_pvc_watch_shares_no_pvc() {
     let bed = Bed::with_faults_on_one().await;
-    let scope = bed.scope("claims").await;
+    let scope = bed.scope("pvcs").await;
     pvcs::volumes(&scope, 8).await;
     stalled_follows(&bed).await;
     let watch =
         |asked: &Asked| asked.watches() && asked.uri.path() == "/api/v1/persistentvolumeclaims";
     bed.faults().set(Fault::new(Effect::Freeze).on(watch));
     let set = Set::new(&scope, "web", 2, pvcs::template(&scope, "1Gi")).await;
-    let claims_of = async || -> BTreeMap<i64, Vec<String>> {
+    let pvcs_of = async || -> BTreeMap<i64, Vec<String>> {
         let pods = set.pods().await;
         pods.iter().map(|(id, pod)| (*id, mounted(pod))).collect()
     };
-    let before = claims_of().await;
+    let before = pvcs_of().await;
     bed.only_the_stalled_answers().await;
     wait::until("the stalled to lead", async || {
         bed.leader().await == STALLED
@@ -58,14 +58,14 @@ async fn new_leader_with_frozen_pvc_watch_shares_no_pvc() {
         pods.len() == 2 && pods[&0].name_any() != lost
     })
     .await;
-    assert_eq!(claims_of().await, before);
+    assert_eq!(pvcs_of().await, before);
     assert_eq!(pvcs::names(&scope).await.len(), 2);
 }
 
 #[tokio::test]
 async fn stalled_leader_deletes_no_pvcs_in_use_again() {
     let bed = Bed::own().await;
-    let scope = bed.scope("frozen-claims").await;
+    let scope = bed.scope("frozen-pvcs").await;
     pvcs::volumes(&scope, MANY).await;
     let when =
         |scaled: &str| json!({ "persistentVolumeClaimRetentionPolicy": { "whenScaled": scaled } });
@@ -97,7 +97,7 @@ async fn stalled_leader_deletes_no_pvcs_in_use_again() {
     let existing: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
     let pods = scope.list("app=web").await;
     let mut lost: Vec<String> = pods.iter().flat_map(mounted).collect();
-    lost.retain(|claim| !existing.contains(claim));
+    lost.retain(|pvc| !existing.contains(pvc));
     assert_eq!(lost, Vec::<String>::new());
 }
 
@@ -203,12 +203,12 @@ async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>>
     let params = PatchParams::default();
     // No cache shows the second Pod and its PVC.
     let changes = [owners, unmanaged];
-    for ((pod, claim), change) in before.iter().zip(&all).zip(changes) {
+    for ((pod, pvc), change) in before.iter().zip(&all).zip(changes) {
         let adoption = Patch::Merge(change.clone());
         // The test sends these requests one after the other, because a second connection might reach the stopped
         // process.
         scope.patch(&pod.name_any(), change).await.unwrap();
-        api.patch(claim, &params, &adoption).await.unwrap();
+        api.patch(pvc, &params, &adoption).await.unwrap();
     }
     let is_there = metadata().await.is_ok();
     bed.signal(STALLED, Signal::CONT).await;
@@ -229,10 +229,10 @@ async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>>
             (None, &None)
         );
     }
-    for claim in all {
-        let metadata = api.get(&claim).await.unwrap().metadata;
+    for pvc in all {
+        let metadata = api.get(&pvc).await.unwrap().metadata;
         let state = (metadata.owner_references, metadata.deletion_timestamp);
-        assert_eq!(state, (None, None), "{claim}");
+        assert_eq!(state, (None, None), "{pvc}");
     }
     Some(deleted)
 }

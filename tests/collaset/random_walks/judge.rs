@@ -55,13 +55,13 @@ impl Excuses {
 /// Everything that the watches delivered.
 pub struct History {
     pub pods: Vec<Change<Pod>>,
-    pub claims: Vec<Change<PersistentVolumeClaim>>,
+    pub pvcs: Vec<Change<PersistentVolumeClaim>>,
     pub sets: Vec<Change<CollaSet>>,
 }
 
 enum Event<'a> {
     Pod(&'a Change<Pod>),
-    Claim(&'a Change<PersistentVolumeClaim>),
+    Pvc(&'a Change<PersistentVolumeClaim>),
     Set(&'a Change<CollaSet>),
 }
 
@@ -71,7 +71,7 @@ struct Judge<'a> {
     excuses: &'a Excuses,
     deleted: &'a BTreeSet<String>,
     pods: BTreeMap<&'a str, &'a Pod>,
-    claims: BTreeMap<&'a str, &'a PersistentVolumeClaim>,
+    pvcs: BTreeMap<&'a str, &'a PersistentVolumeClaim>,
     sets: BTreeMap<&'a str, &'a CollaSet>,
     /// Former states of all Pods, with the time when each ended.
     past: Vec<(Instant, BTreeMap<&'a str, &'a Pod>)>,
@@ -90,7 +90,7 @@ struct Judge<'a> {
 pub fn judge(history: &History, manner: &Manner, excuses: &Excuses, deleted: &BTreeSet<String>) {
     let mut events: Vec<(u64, Event<'_>)> = Vec::new();
     events.extend(history.pods.iter().map(|c| (c.version, Event::Pod(c))));
-    events.extend(history.claims.iter().map(|c| (c.version, Event::Claim(c))));
+    events.extend(history.pvcs.iter().map(|c| (c.version, Event::Pvc(c))));
     events.extend(history.sets.iter().map(|c| (c.version, Event::Set(c))));
     events.sort_by_key(|(version, _)| *version);
     let mut judge = Judge {
@@ -98,7 +98,7 @@ pub fn judge(history: &History, manner: &Manner, excuses: &Excuses, deleted: &BT
         excuses,
         deleted,
         pods: BTreeMap::new(),
-        claims: BTreeMap::new(),
+        pvcs: BTreeMap::new(),
         sets: BTreeMap::new(),
         past: Vec::new(),
         excused: 0,
@@ -110,7 +110,7 @@ pub fn judge(history: &History, manner: &Manner, excuses: &Excuses, deleted: &BT
     for (_, event) in &events {
         match event {
             Event::Pod(change) => judge.pod(change),
-            Event::Claim(change) => judge.claim(change),
+            Event::Pvc(change) => judge.pvc(change),
             Event::Set(change) => judge.set(change),
         }
     }
@@ -167,24 +167,24 @@ impl<'a> Judge<'a> {
         let name = now.or(before).map(ResourceExt::name_any);
         let line = describe_pod(&name.unwrap_or_default(), now);
         self.story.push(format!("{}: {line}", change.version));
-        self.claims_have_one_writer(now);
+        self.pvcs_have_one_writer(now);
         self.availability(change, before, now);
         self.pace(before, now);
         self.surge(before, now);
         self.ids(now);
     }
 
-    fn claims_have_one_writer(&self, now: Option<&Pod>) {
+    fn pvcs_have_one_writer(&self, now: Option<&Pod>) {
         let Some(pod) = now.filter(|pod| !is_finished(pod)) else {
             return;
         };
-        for claim in mounted(pod) {
+        for pvc in mounted(pod) {
             let other = self.pods.values().find(|other| {
-                other.uid() != pod.uid() && !is_finished(other) && mounted(other).contains(&claim)
+                other.uid() != pod.uid() && !is_finished(other) && mounted(other).contains(&pvc)
             });
             if let Some(other) = other {
                 let (first, second) = (pod.name_any(), other.name_any());
-                self.fail(&format!("{first} and {second} mount {claim}"));
+                self.fail(&format!("{first} and {second} mount {pvc}"));
             }
         }
     }
@@ -260,14 +260,14 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn claim(&mut self, change: &'a Change<PersistentVolumeClaim>) {
+    fn pvc(&mut self, change: &'a Change<PersistentVolumeClaim>) {
         let uid = change.uid.as_str();
-        let before = self.claims.get(uid).copied();
+        let before = self.pvcs.get(uid).copied();
         match change.object.as_deref() {
-            Some(claim) => self.claims.insert(uid, claim),
-            None => self.claims.remove(uid),
+            Some(pvc) => self.pvcs.insert(uid, pvc),
+            None => self.pvcs.remove(uid),
         };
-        let going = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_some();
+        let going = |pvc: &PersistentVolumeClaim| pvc.metadata.deletion_timestamp.is_some();
         let goes = change.object.as_deref().is_none_or(going) && !before.is_some_and(going);
         let Some(name) = change
             .object
@@ -281,7 +281,7 @@ impl<'a> Judge<'a> {
             return;
         }
         self.story
-            .push(format!("{}: claim {name} is deleted", change.version));
+            .push(format!("{}: PVC {name} is deleted", change.version));
         let mut pods = self.pods.values();
         let writer = pods.find(|pod| !is_finished(pod) && mounted(pod).contains(&name));
         if let Some(writer) = writer {

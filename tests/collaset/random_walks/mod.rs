@@ -133,7 +133,7 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
     }
     let history = History {
         pods: pods.history().await,
-        claims: volumes.history().await,
+        pvcs: volumes.history().await,
         sets: sets.history().await,
     };
     judge(&history, &manner, &world.excuses, &world.deleted);

@@ -264,7 +264,7 @@ impl<'a> World<'a> {
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         }
         self.set.settled().await;
-        self.delete_claims().await;
+        self.delete_pvcs().await;
     }
 
     /// Starts an aborted rollout again.
@@ -331,13 +331,13 @@ impl<'a> World<'a> {
     }
 
     /// Deletes PVCs that no set owns and no Pod mounts.
-    async fn delete_claims(&mut self) {
+    async fn delete_pvcs(&mut self) {
         let pods = self.set.scope.pods();
         let pods = pods.list(&ListParams::default()).await.unwrap();
         let mounted: BTreeSet<_> = pods.iter().flat_map(pvcs::mounted).collect();
-        for claim in pvcs::all(self.set.scope).await {
-            let name = claim.name_any();
-            if claim.owner_references().is_empty() && !mounted.contains(&name) {
+        for pvc in pvcs::all(self.set.scope).await {
+            let name = pvc.name_any();
+            if pvc.owner_references().is_empty() && !mounted.contains(&name) {
                 self.deleted.insert(name.clone());
                 let api = pvcs::api(self.set.scope);
                 passed(api.delete(&name, &DeleteParams::default()).await);

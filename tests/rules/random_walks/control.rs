@@ -1,4 +1,4 @@
-//! The judge of the walks is worth something only if it fails: histories that it must reject, and some that it must not.
+//! Tests of the judge: histories that it must reject, and histories that it must accept.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::judge::judge;
 const URL: &str = "https://localhost:1/check";
 const POLL: &str = "https://localhost:1/poll";
 
-/// Seconds after a begin that is long ago for all clocks.
+/// A time long after every begin, in seconds.
 fn at(seconds: u64) -> u64 {
     (1_000 + seconds) * 1_000_000_000
 }

@@ -44,12 +44,12 @@ use world::World;
 
 const STEPS: usize = 40;
 
-/// What is chosen for a walk.
+/// The parameters of a walk.
 struct Plan {
     pods: usize,
     endpoints: usize,
     objects: Vec<Vec<Draft>>,
-    /// With the pause behind each, in milliseconds.
+    /// The actions, each with the pause after it in milliseconds.
     acts: Vec<(Act, u64)>,
 }
 
@@ -67,7 +67,7 @@ fn choose(seed: u64) -> Plan {
     }
 }
 
-/// What came of walks.
+/// The outcome of walks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     walks: usize,
@@ -95,7 +95,7 @@ async fn walk(bed: &Bed, seed: u64) -> Sum {
     for (object, drafts) in plan.objects.iter().enumerate() {
         wait::until("a rule", async || world.rule(object, drafts).await).await;
     }
-    // Edits of before are no excuse for what begins from now on.
+    // Edits before this moment do not excuse operations that begin later.
     tokio::time::sleep(Duration::from_nanos(history::BEFORE)).await;
     let walking = async {
         for (act, pause) in &plan.acts {
@@ -105,7 +105,7 @@ async fn walk(bed: &Bed, seed: u64) -> Sum {
         world.lift().await;
         world.until_idle().await
     };
-    // What holds on the way is judged although a walk does not come to its end.
+    // The invariants of each moment are judged even if the walk does not complete.
     let ended = AssertUnwindSafe(walking).catch_unwind().await;
     let history = history_of(&world, pods.history().await, objects.history().await);
     let verdict = judge(&history);
@@ -186,8 +186,9 @@ fn history_of(
     }
 }
 
-/// Kills the leader and others without warning, and starts them again, until `over`, at least once: every few seconds, or, by
-/// the seed, so rarely that what a leader forgets to do is not made up for by the next one.
+/// Kills the leader and other replicas without warning, and starts them again, until `over` and at least once. The seed
+/// decides whether this happens every few seconds, or so rarely that no later leader corrects what an earlier leader
+/// forgot.
 async fn kill_replicas(bed: &Bed, seed: u64, over: impl Fn() -> bool) {
     let mut rng = StdRng::seed_from_u64(seed);
     let (mut round, calm) = (0, rng.random_bool(0.5));
@@ -219,7 +220,7 @@ async fn no_pod_operates_unapproved_or_waits_forever() {
     let places = variable("WALKS").unwrap_or(2);
     let (begun, minutes) = (Instant::now(), variable("WALK_MINUTES").unwrap_or(0));
     let over = || begun.elapsed() >= Duration::from_secs(60 * minutes);
-    // Claims on the budget that a dead replica leaves behind lapse early.
+    // Claims of a dead replica lapse early.
     let bed = Bed::with_request_timeout(Duration::from_secs(20)).await;
     let (next, sums) = (Mutex::new(seed), Mutex::new(Vec::new()));
     let bad = Mutex::new(Vec::new());

@@ -792,7 +792,7 @@ fn finalizers_of_a_pod_that_is_waited_for_are_named() {
 }
 
 /// A set of two that adopted the Pods of a former set. A partition keeps them on PVCs of the former template.
-fn on_kept_claims() -> World {
+fn on_kept_pvcs() -> World {
     let mut world = settled(2, one_pvc_template());
     orphan(&mut world);
     let mut spec = grown();
@@ -870,7 +870,7 @@ fn kept_pvc_is_mounted_by_next_pod_despite_stricter_selector() {
 #[test]
 fn kept_pvc_leaves_with_its_pod() {
     for by_label in [false, true] {
-        let mut world = on_kept_claims();
+        let mut world = on_kept_pvcs();
         let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
         match by_label {
             true => pod(&mut world, &name).metadata.labels.remove("app"),
@@ -894,7 +894,7 @@ fn kept_pvc_leaves_with_its_pod() {
 #[test]
 fn kept_pvcs_outlive_their_instances_and_set() {
     for scaled in [true, false] {
-        let mut world = on_kept_claims();
+        let mut world = on_kept_pvcs();
         let before: Vec<_> = world.pvcs.keys().cloned().collect();
         match scaled {
             true => world.edit(json!({ "replicas": 0 })),
@@ -921,7 +921,7 @@ fn kept_pvcs_outlive_their_instances_and_set() {
 
 #[test]
 fn kept_pvcs_return_at_scale_out_with_retain() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     let before = placed(&world);
     world.edit(retained_policy());
     world.edit(json!({ "replicas": 0 }));
@@ -971,7 +971,7 @@ fn pod_returning_on_pvc_of_other_template_keeps_it() {
 /// Without the label the PVC counts as a PVC without an owner.
 #[test]
 fn kept_pvc_becomes_owned_when_its_template_returns() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     let pvc_name = pvc_name_of(&world, 0);
     world
         .pvcs
@@ -998,7 +998,7 @@ fn kept_pvc_becomes_owned_when_its_template_returns() {
 /// The label names the UID of a former set; this set was created later.
 #[test]
 fn pvc_kept_for_deleted_set_counts_as_unowned() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     orphan(&mut world);
     for pvc in world.pvcs.values_mut() {
         pvc.labels.insert(keys::KEPT_FOR.into(), "former".into());
@@ -1029,7 +1029,7 @@ fn placed_anywhere(world: &World) -> Vec<(String, Vec<String>)> {
 
 #[test]
 fn labels_of_kept_pvc_are_repaired_while_its_pod_ends() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
     world.delete(&name);
     let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
@@ -1139,7 +1139,7 @@ fn pvcs_stay_when_template_spells_out_default() {
 }
 
 /// A set of one that keeps few revisions, and the retained PVC of its former template.
-fn grown_beside_a_retained_claim() -> (World, String) {
+fn grown_beside_retained_pvc() -> (World, String) {
     let mut spec = retained();
     spec["historyLimit"] = json!(1);
     let mut world = settled(1, spec);
@@ -1151,7 +1151,7 @@ fn grown_beside_a_retained_claim() -> (World, String) {
 
 #[test]
 fn latest_pvc_of_forgotten_templates_is_mounted() {
-    let (mut world, first) = grown_beside_a_retained_claim();
+    let (mut world, first) = grown_beside_retained_pvc();
     let second = pvc_name_of(&world, 0);
     let hashes = ["forgotten-1", "forgotten-2"];
     for (pvc_name, hash) in [&first, &second].into_iter().zip(hashes) {
@@ -1183,7 +1183,7 @@ fn orphan_enters_beside_kept_pvc_of_its_id() {
 /// Otherwise the next set of this name would take the PVC and delete it as its own.
 #[test]
 fn kept_pvc_with_immutable_labels_keeps_its_set() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
     world.faults.stubborn.extend(pvc_names.clone());
     world.delete_set(false);
@@ -1305,7 +1305,7 @@ fn orphan_pvcs_are_kept_while_other_template_revision_is_refused() {
 /// An aborted rollout goes back to the former template until a user retries it.
 #[test]
 fn pvc_of_pod_returning_during_aborted_rollout_is_kept() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     world.edit(
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 1 } } } }),
     );
@@ -1326,7 +1326,7 @@ fn pvc_of_pod_returning_during_aborted_rollout_is_kept() {
 /// The template is forgotten after many changes of the template under `whenScaled: Retain`.
 #[test]
 fn pvc_of_forgotten_template_is_unused_beside_later_one() {
-    let (mut world, first) = grown_beside_a_retained_claim();
+    let (mut world, first) = grown_beside_retained_pvc();
     for image in ["app:2", "app:3", "app:4"] {
         world.image(image);
         world.settle();

@@ -126,7 +126,7 @@ fn deleted_set_drops_scale_and_update_messages() {
 #[test]
 fn refused_pvc_deletion_fails_the_scale_in() {
     let mut world = settled(2, one_pvc_template());
-    world.faults.refused.insert(WriteKind::ClaimDeletion);
+    world.faults.refused.insert(WriteKind::PvcDeletion);
     world.edit(json!({ "replicas": 1 }));
     rounds(&mut world);
     assert_eq!(condition(&world, "Scale").1, "ScaleInFailed");
