@@ -1,4 +1,4 @@
-//! The generated CRDs: what is checked in is what the types say, and every field that stored objects may have is there
+//! The generated CRDs: the files equal what the types generate, and every field that stored objects may have exists
 //! with the same type.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -210,7 +210,7 @@ fn crds_have_expected_columns_and_subresources() {
         let version = &crd.spec.versions[0];
         for column in version.additional_printer_columns.iter().flatten() {
             if column.json_path != ".metadata.creationTimestamp" {
-                // Of a path into a list of conditions the list alone.
+                // For a path into a list of conditions, only the list counts.
                 let path = column.json_path.split('[').next().unwrap();
                 assert!(
                     find(schema(&crd), path).is_some(),

@@ -100,7 +100,8 @@ fn no_label_takes_a_value_that_a_tenant_chooses() {
                 .filter(|line| line.trim_end().ends_with(',') && !line.contains("///"))
             {
                 let (name, kind) = line.split_once(": ").unwrap();
-                // A text of the program itself, or the code of `operating_api_calls_total`, which is bounded there.
+                // The value is a text of the program itself, or the code of `operating_api_calls_total`, which has few
+                // values.
                 let is_code = name.trim() == "pub code" && kind == "u16,";
                 assert!(is_code || kind == "&'static str,", "{line}");
                 fields += 1;

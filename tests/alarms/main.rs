@@ -117,7 +117,7 @@ async fn task_panic_raises_alarm() {
 #[tokio::test]
 async fn restart_loop_raises_alarm() {
     let plant = Plant::new().await;
-    // Another process would have other times.
+    // Another process would have another start time.
     let restarted = |minute: i64, text: String| {
         let lines =
             text.lines().map(
@@ -225,7 +225,7 @@ async fn few_refused_callers_raise_alarm_without_other_calls() {
         let fired = plant.alarms(35, some, |_, text| text).await;
         assert_eq!(fired, ["OperatingCallersRefused"]);
     }
-    // Somebody else's: the API server's calls arrive.
+    // Another caller uses a wrong path, while the calls of the API server arrive.
     let plant = Plant::new().await;
     let both = |minute: i64| {
         if minute % 8 == 7 {
@@ -299,7 +299,7 @@ async fn expected_api_errors_raise_no_alarm() {
             false,
             "pods \"web-1\" is forbidden: exceeded quota: small",
         );
-        // The text of a tenant's webhook.
+        // The text comes from the webhook of a tenant.
         plant.call(
             403,
             false,
@@ -338,7 +338,7 @@ async fn rights_not_yet_loaded_by_api_server_raise_no_alarm() {
 #[tokio::test]
 async fn unreadable_object_raises_alarm() {
     let plant = Plant::new().await;
-    // Before the first scrape.
+    // The counters rise before the first scrape.
     let pods = Source::from_path("/api/v1/pods");
     assert!(plant.caches.unreadable.add(&pods, "web-1"));
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
@@ -378,7 +378,7 @@ async fn stalled_collaset_raises_alarm() {
     }
     let fired = plant.alarms(20, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingCollaSetsStalled"]);
-    // Who does not lead writes no status, and tells of none.
+    // A replica that does not lead writes no status, and reports no conditions.
     plant.leading.send_replace(false);
     assert!(plant.fresh().contains("operating_collasets_stalled 0"));
 }
@@ -394,7 +394,7 @@ async fn expiring_certificate_raises_alarm() {
 #[tokio::test]
 async fn memory_near_limit_raises_alarm() {
     let plant = Plant::new().await;
-    // Nobody is to pay for a real 400 MB.
+    // The test reports 400 MB without using them.
     let grown = |_, text: String| {
         let lines =
             text.lines().map(

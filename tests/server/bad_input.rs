@@ -1,4 +1,4 @@
-//! Bodies that are no review, too large or too slow, and which part of them the logs contain.
+//! Bodies that are no review, too large or too slow; and which part of a body the logs contain.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -124,7 +124,7 @@ async fn client_with_endless_head_is_disconnected() {
         .await
         .unwrap();
     let mut answer = Vec::new();
-    // The connection may end without a TLS close_notify; what counts is that it ends.
+    // The connection may end without a TLS close_notify; only its end counts.
     let _ = stream.read_to_end(&mut answer).await;
     assert!(answer.is_empty());
 }
@@ -149,7 +149,7 @@ thread_local! {
     static LOGS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Collects the logs of its thread.
+/// Collects the log lines of its thread.
 struct Sink;
 
 impl Write for Sink {
@@ -162,8 +162,8 @@ impl Write for Sink {
     }
 }
 
-/// The runtime of a test has one thread, its own, so that thread's logs are those of its server. The subscriber is
-/// the whole process's: one of a thread alone is switched off for events that another thread came to first.
+/// The runtime of a test has a single thread of its own, so the log lines of this thread belong to its server. The
+/// subscriber is global: tracing disables a thread's own subscriber for events that another thread has used first.
 #[tokio::test]
 async fn log_has_a_line_per_denial_and_no_body() {
     tracing_subscriber::fmt()

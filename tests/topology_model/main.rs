@@ -1,10 +1,10 @@
 //! The arithmetic of a budget by zone (docs/adr/0020), explored exhaustively within stated bounds: replicas with caches
-//! that trail, crashes, lost replies, conflicts, outages. Every world ends by itself (requests, retries and mishaps are
-//! counted), so that nothing is cut off. `TOPOLOGY_MODEL` restricts the run to worlds and controls whose name contains
-//! its value.
+//! that lag behind, crashes, lost replies, conflicts, outages. Every world ends by itself, because requests, retries and
+//! failures are limited, so the exploration is complete. `TOPOLOGY_MODEL` restricts the run to worlds and controls whose
+//! name contains its value.
 //!
-//! Nothing of the project is used: the arithmetic is proposed, not built. What the ledger does beyond it (attempts,
-//! closing claims, several rules, in-place changes that restart late) is explored by `ledger_model`.
+//! The model uses no code of the project, because the arithmetic is a proposal. `ledger_model` explores the other parts
+//! of the ledger (attempts, closing claims, several rules, late restarts after in-place changes).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod arithmetic;
