@@ -229,7 +229,8 @@ struct Context<'a> {
     is_definition: bool,
 }
 
-/// Reads `contract 6.8` and `contract Q45`. Returns the errors of the citation, and of a quirk without the word `contract`.
+/// Reads `contract 6.8` and `contract Q45`. Returns the errors of the citation, and of a quirk without the word
+/// `contract`.
 fn read_contract_citation(
     known: &Known,
     word: &str,

@@ -37,8 +37,8 @@ fn crd_files_match_the_types() {
     }
 }
 
-/// A build leaves definitions of a higher revision alone, so a change without a new revision could be taken back by an older
-/// replica. `UPDATE=1 cargo test --test crds` writes the digest once the revision has been raised.
+/// A build leaves definitions of a higher revision alone, so a change without a new revision could be taken back by an
+/// older replica. `UPDATE=1 cargo test --test crds` writes the digest once the revision has been raised.
 #[test]
 fn changed_definitions_have_a_new_revision() {
     let file = root().join("tests/crds/revision.txt");

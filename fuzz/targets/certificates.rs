@@ -45,8 +45,8 @@ pub fn run(data: &[u8]) {
     let _ = endpoint::ca_bundle_error(&text, "caBundle");
 }
 
-/// Reads a file of authorities. A client that presents an authority or arbitrary bytes may not call, because its name is not
-/// allowed.
+/// Reads a file of authorities. A client that presents an authority or arbitrary bytes may not call, because its name
+/// is not allowed.
 fn callers(pem: &[u8], roots: &[CertificateDer<'static>], data: &[u8]) {
     let file = std::env::temp_dir().join(format!("operating-fuzz-{}.pem", std::process::id()));
     if fs::write(&file, pem).is_err() {

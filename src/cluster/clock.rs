@@ -129,8 +129,9 @@ pub fn observe_date_header(headers: &HeaderMap) {
         tracing::warn!(
             ahead,
             used,
-            "an API server's clock is `ahead` of this machine's, as that stood when the process began, by so many seconds; its \
-             time is taken to be ahead by `used`. Synchronize the clocks of the control plane's machines and of this one"
+            "the clock of an API server is `ahead` seconds ahead of this machine's clock, as measured from the start \
+             of the process; this replica now assumes a difference of `used` seconds. Synchronize the clocks of this \
+             machine and of the machines of the control plane"
         );
     }
 }

@@ -45,7 +45,8 @@ fn alarms_use_existing_metrics() {
     assert!(count > 10);
 }
 
-/// The metrics that the alarms read, each with labels such as `reason="path"`: one entry for each alternative of a pattern.
+/// The metrics that the alarms read, each with labels such as `reason="path"`: one entry for each alternative of a
+/// pattern.
 pub fn selectors() -> BTreeSet<(String, Vec<String>)> {
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let expressions: Vec<_> = ALARMS

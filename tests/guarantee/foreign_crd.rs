@@ -42,8 +42,8 @@ async fn refusals(scope: &Scope, pods: &[String]) -> Vec<String> {
 }
 
 /// Asserts that all disruptions are denied under the definition that `broken` makes, and that exactly one passes after
-/// `operating install` has restored the definition. `condition_reasons` are the reasons of the rule's condition before and after the
-/// restoration, if the condition can be written.
+/// `operating install` has restored the definition. `condition_reasons` are the reasons of the rule's condition before
+/// and after the restoration, if the condition can be written.
 async fn nothing_goes_until_the_definition_is_put_back(
     broken: Value,
     is_in_force: impl AsyncFn(&Scope) -> bool,

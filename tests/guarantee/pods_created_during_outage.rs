@@ -117,8 +117,8 @@ async fn assert_held(scope: &Scope, names: &[&str]) {
     }
 }
 
-/// Operates on the Pod `late`, which has no readiness gate: the operation waits until the finalizer of the cooperator is
-/// gone, and ends after the finalizer is back (contract Q3).
+/// Operates on the Pod `late`, which has no readiness gate: the operation waits until the finalizer of the cooperator
+/// is gone, and ends after the finalizer is back (contract Q3).
 async fn operate_while_finalizer_is_missing(scope: &Scope, finalizer: &str) {
     let begun = scope.begin("late", ID).await.unwrap();
     assert!(has(&begun, Family::Preparing), "{:?}", begun.labels());

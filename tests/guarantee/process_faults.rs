@@ -131,7 +131,7 @@ async fn replicas_without_pod_watch_right_break_no_rule() {
     bed.start_apiserver().await.unwrap();
     let observer = Observer::start(&scope).await;
     for index in 0..3 {
-        let denied = "list failed path=\"/api/v1/pods\"";
+        let denied = "list failed; trying again path=\"/api/v1/pods\"";
         until_logged(&bed, index, denied).await;
     }
     let pods = names(&scope.list("app=web").await);

@@ -1,5 +1,5 @@
-//! A kube-controller-manager without `--use-service-account-credentials`: the garbage collector and the namespace controller
-//! have the same user name as the controllers that scale and roll out.
+//! A kube-controller-manager without `--use-service-account-credentials`: the garbage collector and the namespace
+//! controller have the same user name as the controllers that scale and roll out.
 
 use kube::api::{Patch, PatchParams};
 use serde_json::json;

@@ -1,15 +1,15 @@
 //! The ledger's own transition functions, explored exhaustively within stated bounds: replicas with caches that lag
-//! behind, two leaders at once, crashes, lost replies, conflicts, and short losses of Ready. Every world ends by itself,
-//! because requests, retries and failures are limited, so the exploration is complete. `LEDGER_MODEL=full` also explores
-//! larger worlds. Any other value explores only the worlds and controls whose name contains it.
+//! behind, two leaders at once, crashes, lost replies, conflicts, and short losses of Ready. Every world ends by
+//! itself, because requests, retries and failures are limited, so the exploration is complete. `LEDGER_MODEL=full` also
+//! explores larger worlds. Any other value explores only the worlds and controls whose name contains it.
 //!
 //! Bounds: up to 3 Pods, 2 rules, 3 replicas, 4 requests. The model does not contain
 //!
 //! - a Pod that joins a rule, or becomes managed again, while an eviction that was admitted before is in flight;
 //! - a rule that is created (also under a former name) or tightened while disruptions are in flight;
 //! - a rule that is tightened while caches lag behind;
-//! - a container that crashes at the very moment of an in-place change that keeps its image (a resize, or another name of
-//!   the same image). Nothing that the kubelet reports distinguishes such a crash from the restart.
+//! - a container that crashes at the very moment of an in-place change that keeps its image (a resize, or another name
+//!   of the same image). Nothing that the kubelet reports distinguishes such a crash from the restart.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod claims;

@@ -1,8 +1,8 @@
-//! What the caches of a replica weigh: bytes for each object, counted by the allocator, after the real watches have listed
-//! objects as an API server sends them.
+//! What the caches of a replica weigh: bytes for each object, counted by the allocator, after the real watches have
+//! listed objects as an API server sends them.
 //!
-//! The recorded numbers are of 64-bit machines. A change of more than a tenth fails in either direction: a larger number needs
-//! a reason, and a smaller one is recorded so that it stays.
+//! The recorded numbers are of 64-bit machines. A change of more than a tenth fails in either direction: a larger
+//! number needs a reason, and a smaller one is recorded so that it stays.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Tests make every task of a real server end or hang, on a real API server. The replica first stops being ready and then
-//! ends with the reason, or its watchdog reports the hang. The other replicas continue, and no rule is broken.
+//! Tests make every task of a real server end or hang, on a real API server. The replica first stops being ready and
+//! then ends with the reason, or its watchdog reports the hang. The other replicas continue, and no rule is broken.
 //!
 //! `cargo test --features faults --test tasks`
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

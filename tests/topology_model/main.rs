@@ -1,7 +1,7 @@
 //! The arithmetic of a budget by zone (docs/adr/0020), explored exhaustively within stated bounds: replicas with caches
-//! that lag behind, crashes, lost replies, conflicts, outages. Every world ends by itself, because requests, retries and
-//! failures are limited, so the exploration is complete. `TOPOLOGY_MODEL` restricts the run to worlds and controls whose
-//! name contains its value.
+//! that lag behind, crashes, lost replies, conflicts, outages. Every world ends by itself, because requests, retries
+//! and failures are limited, so the exploration is complete. `TOPOLOGY_MODEL` restricts the run to worlds and controls
+//! whose name contains its value.
 //!
 //! The model uses no code of the project, because the arithmetic is a proposal. `ledger_model` explores the other parts
 //! of the ledger (attempts, closing claims, several rules, late restarts after in-place changes).

@@ -17,8 +17,8 @@ pub enum LifecycleBypassError {
 }
 
 impl BypassCheck<'_> {
-    /// Admits a deletion or an eviction without the lifecycle, if the user has the verb `bypass` on every rule object that
-    /// covers the Pod, or on all rule objects of the namespace if none covers it.
+    /// Admits a deletion or an eviction without the lifecycle, if the user has the verb `bypass` on every rule object
+    /// that covers the Pod, or on all rule objects of the namespace if none covers it.
     pub async fn bypass_lifecycle(
         &self,
         pod: &Arc<Pod>,

@@ -47,8 +47,8 @@ pub fn refuse_entering(
     refuse_entry_into(context, request, old, new, &entered)
 }
 
-/// The same as [`refuse_entering`], by the review alone. The rules are unknown, so any change of labels may bring the Pod
-/// under a rule.
+/// The same as [`refuse_entering`], by the review alone. The rules are unknown, so any change of labels may bring the
+/// Pod under a rule.
 pub fn refuse_entry_by_review(
     context: &AdmissionContext,
     request: &Request,

@@ -69,7 +69,7 @@ impl ConfigurationSink {
                     "the API server does not send all requests that the rules hold; {CONFIGURATION_REMEDY}"
                 ),
                 Some(RegistrationChange::Complete) => {
-                    info!("the API server sends all that the rules hold again")
+                    info!("the API server sends all requests that the rules hold again")
                 }
                 None => {}
             }

@@ -237,7 +237,7 @@ impl<K: QueueKey> WorkQueue<K> {
                         Err(_) => &turns.panic,
                     });
                     let outcome = ended.unwrap_or_else(|_| {
-                        error!(?key, "a reconciler panicked");
+                        error!(?key, "a reconciler panicked; the key will be tried again");
                         ReconcileOutcome::Retry
                     });
                     queue.finish_key(key, outcome, begun.elapsed());

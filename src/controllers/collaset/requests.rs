@@ -145,7 +145,7 @@ pub async fn request_with_deadline<T>(
     | RequestError::Denied(message)
     | RequestError::Refused(message) = &error
     {
-        warn!(message, "a write failed");
+        warn!(message, "a write failed; it will be tried again");
     } else {
         debug!(
             description,

@@ -71,7 +71,7 @@ impl VersionChecks {
             return Some(RECHECK_DELAY);
         };
         if newest > present {
-            warn!(namespace = %key.namespace, rule = %key.name, newest, present, "a ledger names a version that no Pod has reached yet");
+            warn!(namespace = %key.namespace, rule = %key.name, newest, present, "a ledger names a version that no Pod has reached yet; the ledger is corrected to the present version");
             self.record_repair(&key.uid, newest, present);
             context.ledgers.repair_versions(key);
         }

@@ -150,8 +150,8 @@ fn fits_ledger(claims: &Claims, request: &ClaimRequest<Uid, ClaimDetail>) -> boo
     taken + claim_bytes(&request.pod, &request.detail) <= MAX_LEDGER_BYTES
 }
 
-/// Replaces the claim instead of renewing it: the leader closes a claim that has been renewed, and then the claim admits
-/// nothing more. After a refusal the earlier claim stays.
+/// Replaces the claim instead of renewing it: the leader closes a claim that has been renewed, and then the claim
+/// admits nothing more. After a refusal the earlier claim stays.
 fn replace_claim(
     view: &dyn BudgetView<Uid>,
     claims: &mut Claims,

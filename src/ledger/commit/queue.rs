@@ -207,7 +207,7 @@ impl<S: LedgerStore> Ledgers<S> {
             let work = AssertUnwindSafe(self.commit_batch(key, queue, batch)).catch_unwind();
             if work.await.is_err() {
                 self.counters.panics.fetch_add(1, Ordering::Relaxed);
-                error!(namespace = %key.namespace, rule = %key.name, "a write of a ledger panicked");
+                error!(namespace = %key.namespace, rule = %key.name, "a write of a ledger panicked; the requests that waited for it are denied");
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Random walks: random actions and refused writes hit sets while the server's replicas die. Nothing may be lost or
 //! reported wrongly at any moment, and sets that are left alone must settle as their specs say.
 //!
-//! `WALK_SEED=…` repeats the choices of a walk (each walk prints its seed; `WALKS=1` runs the walk alone). `WALKS=…` sets the
-//! number of concurrent walks. With `WALK_MINUTES=30` each of them is followed by further walks until the time is over.
+//! `WALK_SEED=…` repeats the choices of a walk (each walk prints its seed; `WALKS=1` runs the walk alone). `WALKS=…`
+//! sets the number of concurrent walks. With `WALK_MINUTES=30` each of them is followed by further walks until the time
+//! is over.
 //!
 //! | File | Content |
 //! |---|---|

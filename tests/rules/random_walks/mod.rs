@@ -1,8 +1,9 @@
 //! Random walks: rules change and endpoints answer at random while the server's replicas die. No operation may continue
 //! without the approval of every endpoint that it waits for, and at the end no operation may wait forever.
 //!
-//! `WALK_SEED=…` repeats the choices of a walk (each walk prints its seed; `WALKS=1` runs the walk alone). `WALKS=…` sets the
-//! number of concurrent walks. With `WALK_MINUTES=30` each of them is followed by further walks until the time is over.
+//! `WALK_SEED=…` repeats the choices of a walk (each walk prints its seed; `WALKS=1` runs the walk alone). `WALKS=…`
+//! sets the number of concurrent walks. With `WALK_MINUTES=30` each of them is followed by further walks until the time
+//! is over.
 //!
 //! | File | Content |
 //! |---|---|

@@ -37,8 +37,8 @@ pub(super) const POLL_FAILED: &str = "Polling failed: ";
 const MAX_HISTORY_NAMES: usize = 20;
 
 impl CallState {
-    /// Records the result of a call about `candidates`. An error says why the call failed. `spread` in [0, 1) randomizes the
-    /// retry time.
+    /// Records the result of a call about `candidates`. An error says why the call failed. `spread` in [0, 1)
+    /// randomizes the retry time.
     pub fn record_answer(
         &mut self,
         rule: &CompiledWebhook,
