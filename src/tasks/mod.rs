@@ -1,4 +1,4 @@
-//! Supervises long-lived tasks. A replica whose Pod watch has ended would decide by an old state for ever. So the
+//! Supervises long-lived tasks. A replica whose Pod watch has ended would decide by an old state forever. So the
 //! process ends with the reason, and is restarted.
 
 #[cfg(feature = "faults")]

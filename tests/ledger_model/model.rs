@@ -14,7 +14,7 @@ pub const SAFE: &str = "no rule is broken";
 /// A closing claim stays closing.
 pub const CLOSES: &str = "a closing claim is not written again";
 /// No client keeps a claim by repeating a request.
-pub const ENDS: &str = "a claim ends although its request is sent again for ever";
+pub const ENDS: &str = "a claim ends although its request is sent again forever";
 
 /// A rule of the model.
 #[derive(Clone, Copy, Debug)]

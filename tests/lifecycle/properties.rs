@@ -145,7 +145,7 @@ fn drain(world: &mut World) {
             if world.has(Family::Operating, id) {
                 assert!(
                     world.has(Family::Operate, id),
-                    "{id} waits for ever: {:?}",
+                    "{id} waits forever: {:?}",
                     world.labels()
                 );
                 world.finish(id);

@@ -172,7 +172,7 @@ fn describe_remedy(
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// Why a write that leaves the Pod running takes a place in the budget; `None` for other operations.
+/// Why a write that leaves the Pod running needs a claim; `None` for other operations.
 pub fn explain_held_write(operation: ClaimOperation) -> Option<&'static str> {
     match operation {
         ClaimOperation::Leave => Some(

@@ -228,7 +228,7 @@ impl RuleValidator {
     }
 }
 
-/// Warnings about Pods and owners that the rules hold for ever at this moment, by the cache.
+/// Warnings about Pods and owners that the rules hold forever at this moment, by the cache.
 fn permanent_hold_warnings(state: &IndexState, rules: &RuleSet) -> Vec<String> {
     let expected = state.count_expected(rules);
     let desired = rules

@@ -37,7 +37,7 @@ fn denied(rules: &RuleSet, rule: &str, why: DenyReason) -> Denied {
 }
 
 /// Adds a claim for the disruption to `claims`. If several rules hold the Pod, the strictest rule decides. `cooldown`
-/// is the time for which the request still rests: until then it may not take the last place of the budget.
+/// is the time for which the request still rests: until then it may not use the last of the headroom.
 ///
 /// # Errors
 /// The rule that denies, and why. `claims` is unchanged.

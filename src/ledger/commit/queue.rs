@@ -67,7 +67,7 @@ pub struct CommitQueue {
     /// The version of a rule object by whose ledger nobody had decided, and the position of the Pods that this replica
     /// read for it.
     pub start: Option<(u64, u64)>,
-    /// Requests that may not take the last place of the budget for now.
+    /// Requests that may not use the last of the headroom for now.
     pub cooldowns: Cooldowns,
 }
 

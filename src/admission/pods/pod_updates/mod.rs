@@ -31,7 +31,7 @@ pub async fn update_disruptions(
         let is_off = is_offline_throughout(old, new) && !old.is_available();
         if is_off || inplace::withdraws_deferred_resize(old, new) {
             // No budget holds this change. Either the rules have let the operation begin, and the claim only
-            // claim until the restart. Or the change withdraws a deferred resize for which the Pod already has a place.
+            // lasts until the restart. Or the change withdraws a deferred resize for which the Pod already has a claim.
             let rules = context.index.rules_covering_pod(old);
             disruption.bypassed_rules = rules.into_iter().map(|rule| rule.name).collect();
         }

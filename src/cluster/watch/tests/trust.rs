@@ -30,7 +30,7 @@ enum Watch {
     Quiet,
 }
 
-/// An API server whose watches have these behaviours one after the other. The last behaviour is repeated for ever. The
+/// An API server whose watches have these behaviours one after the other. The last behaviour is repeated forever. The
 /// server records the requests.
 #[derive(Clone)]
 struct Server {

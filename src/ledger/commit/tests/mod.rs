@@ -780,7 +780,7 @@ async fn closing_claim_denies_with_end_time_without_write() {
     assert_eq!(ledgers.latest_snapshot(&key).unwrap().version, version);
 }
 
-/// A request for the Pod `a` takes the only place, is denied because its claim is closing, and loses the claim.
+/// A request for the Pod `a` uses the whole budget, is denied because its claim is closing, and loses the claim.
 async fn doomed(operation: ClaimOperation) -> (Arc<Ledgers<Memory>>, RuleKey) {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule_of("web", 1);
@@ -822,7 +822,7 @@ async fn ineffective_request_cools_down_before_last_budget_slot() {
     let dry = ledgers.preview_claim(&key, &delete("a")).unwrap_err();
     assert!(matches!(dry.why, DenyReason::Resting { .. }), "{dry:?}");
     ask(&ledgers, &key, "b").await.unwrap();
-    // Resting is not the reason if the budget has no place left.
+    // Resting is not the reason if the budget is used up.
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
     assert!(
         matches!(refused.why, DenyReason::Full { .. }),
@@ -1098,8 +1098,8 @@ fn with_pod(mut disruption: Disruption, change: impl FnOnce(&mut Pod)) -> Disrup
     disruption
 }
 
-/// A change that is sent for ever, and is refused after the admission, must not keep a place that the deferred resize
-/// does not take.
+/// A change that is sent forever, and is refused after the admission, must not keep a claim that the deferred resize
+/// does not need.
 #[test]
 fn endlessly_repeated_change_beside_deferred_resize_ends() {
     let mut image = after_deferred(2, false);
