@@ -264,7 +264,7 @@ fn read_contract_citation(
     error.into_iter().collect()
 }
 
-/// Errors for each quirk in a word that has no `contract` before it.
+/// Errors for each quirk in a word without the word `contract` before it.
 fn bare_quirks(word: &str, context: &Context<'_>) -> Vec<String> {
     let parts = word.split(|c: char| !c.is_alphanumeric() && c != '_');
     let bare = parts.enumerate().filter(|(n, part)| {

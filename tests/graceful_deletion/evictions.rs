@@ -71,7 +71,7 @@ async fn an_eviction_is_admitted_when_operate_is_reached() {
 async fn a_drain_is_graceful_and_stays_within_the_budget() {
     let bed = bed().await;
     let scope = bed.scope("drain").await;
-    // All on one node, so that the drain wants them all.
+    // All Pods run on one node, so the drain evicts all of them.
     let _ = bed.ask_kubectl(&["cordon", "worker-1"]).await.success();
     let labels = json!({"metadata": {"labels": {"drain": scope.namespace}}});
     scope.deploy("web", 6, labels).await;

@@ -917,7 +917,7 @@ async fn first_claim_waits_for_cache_and_stores_position() {
 async fn rule_that_refuses_all_reads_the_position_once() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
-    *ledgers.store().present.lock() = 200; // above the position of the view, so the claim is denied as behind
+    *ledgers.store().present.lock() = 200; // above the position of the cache, so the claim is denied as `Behind`
     for pod in ["a", "b"] {
         let answer = ask(&ledgers, &key, pod).await;
         let why = answer.map_err(|denied| denied.why);
