@@ -18,7 +18,8 @@ fn run(pod: &Pod) -> String {
     statuses.unwrap()[0].container_id.clone().unwrap()
 }
 
-/// A spec whose updates wait for some seconds with the Pod off traffic, so that its kubelet can be made slow meanwhile.
+/// A spec whose updates wait for some seconds with the Pod off traffic, so that the test can make its kubelet slow in
+/// this time.
 fn delayed(mut spec: Value) -> Value {
     spec["updateStrategy"] = json!({ "operationDelaySeconds": 6 });
     spec

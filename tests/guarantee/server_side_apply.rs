@@ -100,7 +100,7 @@ async fn operation_labels_can_be_applied_from_a_manifest() {
     }
     assert_eq!(versions(&scope, &["a", "b"]).await, before);
 
-    // The manifest no longer contains the operation, which thereby ends.
+    // The manifest no longer contains the operation, and this ends the operation.
     apply(bed, &scope, &manifest("a"), &[]).await;
     scope.until_pod("a", "online again", is_idle).await;
     scope

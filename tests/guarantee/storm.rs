@@ -226,7 +226,7 @@ async fn until_healed(scope: &Scope) {
 
 /// Fails if a rule ever had fewer available Pods than it allows.
 async fn assert_limits_were_kept(observer: &Observer) {
-    // The storm changes the replicas, and thereby the limit of the first rule. The test compares with the smallest
+    // The storm changes the replicas, which changes the limit of the first rule. The test compares with the smallest
     // limit.
     let fewest_expected = SMALLEST + HALF;
     let limit = (fewest_expected * 15).div_ceil(100);

@@ -24,7 +24,7 @@ pub struct Pod {
     pub unmanaged: bool,
     /// It carries the availability label.
     pub label: bool,
-    /// What its spec says.
+    /// The spec, as a number.
     pub spec: u8,
     /// The spec that the kubelet has observed, as its status says.
     pub observed: u8,

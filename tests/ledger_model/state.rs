@@ -61,7 +61,7 @@ pub struct Release {
 /// A request for a disruption.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// What.
+    /// The operation.
     pub operation: ClaimOperation,
     /// The Pod.
     pub pod: u8,

@@ -40,7 +40,7 @@ pub struct Pod {
     pub version: u8,
     /// The incarnation.
     pub uid: u8,
-    /// What it is.
+    /// The state of the Pod.
     pub is: Is,
     /// Its zone label. A Pod that is absent or not scheduled has the label of its predecessor.
     pub zone: Option<u8>,

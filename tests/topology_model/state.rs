@@ -27,7 +27,7 @@ pub struct State {
 /// A request for a disruption.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// What.
+    /// The operation.
     pub operation: Operation,
     /// The Pod.
     pub slot: u8,

@@ -163,8 +163,8 @@ pub fn classify_refusal(status: &Status, at: &str) -> DryRunFinding {
         return doubtful();
     }
     match status.code {
-        // A webhook that Pods or PVCs need does not answer. The template must stay changeable meanwhile, above all to
-        // roll back.
+        // A webhook that Pods or PVCs need does not answer. Until then users must be able to change the template, above
+        // all to roll back.
         500 if message.contains("failed calling webhook") => doubtful(),
         422 => {
             let causes = status.details.iter().flat_map(|d| &d.causes);

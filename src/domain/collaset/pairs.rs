@@ -103,7 +103,7 @@ fn follow_pair(
             }
         }
         Some(pod) if stands_in_for(pod, origin) => {
-            // An origin that is to be excluded leaves by its exclusion.
+            // If the origin is asked to be excluded, it leaves by its exclusion.
             if !facts.leaves_alive(origin) {
                 draft.request_deletion(origin, facts.observed.now_nanos);
             }

@@ -97,8 +97,8 @@ pub fn describe_pending_abort(facts: &SetFacts) -> String {
     format!("the rollout of revision {revision} is aborted; Pods go back to revision {current}")
 }
 
-/// Says that the new Pod of a pair, if it is to be excluded, leaves once it has taken the place of its origin; `None`
-/// for every other Pod.
+/// Says that the new Pod of a pair, if a user wants to exclude it, leaves once it has taken the place of its origin;
+/// `None` for every other Pod.
 pub fn describe_later_exclusion(facts: &SetFacts, pod: &Pod) -> Option<String> {
     let waits = facts.is_new_half(pod) && facts.leaves_alive(pod);
     let origin = pod

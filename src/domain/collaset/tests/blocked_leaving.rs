@@ -138,7 +138,8 @@ fn lost_pool_recovers_ended_instance_while_scale_in_is_held() {
     });
 }
 
-/// The Pod of instance 0, which a user deletes while the deletion is refused. It then fails and is to be excluded.
+/// The Pod of instance 0, which a user deletes while the deletion is refused. It then fails, and a user asks to exclude
+/// it.
 fn failed_to_go_and_to_leave() -> (World, Pod) {
     let mut world = World::on_plane(2, one_pvc_template());
     world.settle();

@@ -616,8 +616,8 @@ fn orphan_that_cannot_enter_blocks_no_rollout_and_goes_first() {
     assert!(world.pods.contains_key(&orphan));
 }
 
-/// The Pod of instance ID 0, whose exclusion is refused after its PVC has left. It then fails, and is not to be
-/// excluded any more. Returns its name and its PVC.
+/// The Pod of instance ID 0, whose exclusion is refused after its PVC has left. It then fails, and the request to
+/// exclude it is withdrawn. Returns its name and its PVC.
 fn failed_half_way_out(before: usize, after: usize) -> (World, String, String) {
     let mut world = World::on_plane(2, one_pvc_template());
     world.settle();

@@ -415,7 +415,7 @@ fn is_being_resized(facts: &SetFacts, pod: &Pod) -> bool {
         && matches!(inplace::resize_progress(pod), UpdateProgress::Waiting(_))
 }
 
-/// Returns a Pod to service that is to be deleted or to leave and can't yet, whatever operation of the set had begun.
+/// Returns a Pod to service that should be deleted or leave and can't yet, whatever operation of the set had begun.
 pub fn return_to_service(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     if SetOperation::Update.is_in_progress(pod) {
         return_without_update(facts, draft, pod);
