@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_that_is_hours_off_goes_by_the_api_servers() {
+    fn clock_that_is_hours_off_follows_the_api_servers() {
         let real: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
         for hours in [-1, 1, 24 * 400] {
             let here = real + SignedDuration::from_hours(hours);

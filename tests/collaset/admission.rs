@@ -128,7 +128,7 @@ pub async fn kubectl(scope: &Scope, args: &[&str], object: &Value) -> Said {
 }
 
 #[tokio::test]
-async fn kubectl_tries_compares_and_warns() {
+async fn kubectl_dry_run_diff_and_apply_show_warnings() {
     let scope = scope("kubectl").await;
     let mut web = set("web", json!({}));
     let tried = kubectl(&scope, &["apply", "--dry-run=server", "-o", "json"], &web).await;

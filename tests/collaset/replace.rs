@@ -155,7 +155,7 @@ async fn rules_do_not_count_hand_labelled_replacement_pod() {
 }
 
 #[tokio::test]
-async fn either_half_may_be_lost() {
+async fn pair_survives_loss_of_either_half() {
     let scope = Bed::shared().await.scope("replace-lost").await;
     let set = Set::new(&scope, "web", 2, one_per_node(7002)).await;
     let before = set.pods().await;

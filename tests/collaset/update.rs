@@ -179,7 +179,7 @@ async fn percentage_rollout_follows_the_order_label() {
 }
 
 #[tokio::test]
-async fn a_partition_keeps_that_many_as_they_are() {
+async fn partition_keeps_its_number_of_pods_unchanged() {
     let scope = Bed::shared().await.scope("partition").await;
     let partition =
         |n| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": n } } } });

@@ -117,7 +117,7 @@ async fn filter_disabled_and_the_skip_annotation_let_pass() {
 
 /// See contract Q13: rules of other namespaces do not reach Pods of the same name here.
 #[tokio::test]
-async fn rules_end_at_their_namespace() {
+async fn rules_apply_only_to_their_namespace() {
     let bed = Bed::shared().await;
     let (other_namespace, ruled_namespace) = (
         bed.scope("labels-here").await,

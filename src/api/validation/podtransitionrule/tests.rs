@@ -132,7 +132,7 @@ fn invalid_names_stages_and_conditions_are_refused() {
 }
 
 #[test]
-fn webhooks() {
+fn invalid_webhooks_are_refused() {
     assert_eq!(
         of_rule(json!({ "name": "a", "webhook": { "failurePolicy": "Maybe" } })),
         [
@@ -159,7 +159,7 @@ fn webhooks() {
 }
 
 #[test]
-fn parameters() {
+fn invalid_parameters_are_refused() {
     let from = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
     let parameters = json!([
         { "key": "good", "value": "v", "valueFrom": from("[") },
