@@ -196,7 +196,7 @@ async fn set_that_is_deleted_waits_for_cooperators_and_names_them() {
     scope.patch(&pod, protected).await.unwrap();
     let background = by(PropagationPolicy::Background);
     set.api.delete("web", &background).await.unwrap();
-    let message = format!("1 Pod left; Pod {pod} waits until finalizer {finalizer} is taken off");
+    let message = format!("1 Pod left; Pod {pod} waits until finalizer {finalizer} is removed");
     let names_finalizer = |set: &operating::api::collaset::CollaSet| {
         condition(set, "Terminating").is_some_and(|c| c.message == message)
     };

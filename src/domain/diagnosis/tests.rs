@@ -522,11 +522,11 @@ fn terminating_pod_that_a_finalizer_holds_names_it() {
         let explained = diagnose(&observed);
         (explained.summary, explained.next)
     };
-    let taken_off = "these finalizers are taken off: example.com/slow";
+    let taken_off = "these finalizers are removed: example.com/slow";
     let (summary, next) = summary_and_next(&["example.com/slow"], Some(0));
     assert_eq!(
         summary,
-        "Pod web-0 is terminating: it waits until finalizer example.com/slow is taken off"
+        "Pod web-0 is terminating: it waits until finalizer example.com/slow is removed"
     );
     assert_eq!(next, [taken_off], "the kubelet is done");
     let (_, next) = summary_and_next(&["example.com/slow"], Some(30));
@@ -536,7 +536,7 @@ fn terminating_pod_that_a_finalizer_holds_names_it() {
         "{next:?}"
     );
     let (summary, next) = summary_and_next(&["a/b", "c/d"], Some(0));
-    let both = "Pod web-0 is terminating: it waits until finalizers a/b, c/d are taken off";
+    let both = "Pod web-0 is terminating: it waits until finalizers a/b, c/d are removed";
     assert_eq!((&*summary, next.len()), (both, 1));
     let (summary, next) = summary_and_next(&[], Some(0));
     let ending = "Pod web-0 is terminating: nothing holds it any more";

@@ -1189,7 +1189,7 @@ fn set_deletion_names_blockers_needing_action_first() {
     let status = world.set.status.clone().unwrap();
     let terminating = status.conditions.iter().find(|c| c.type_ == "Terminating");
     let expected = format!(
-        "5 Pods left; Pod {} waits to be let off traffic; Pod {} waits until finalizer {traffic} is taken off; Pod {} waits to be \
+        "5 Pods left; Pod {} waits to be let off traffic; Pod {} waits until finalizer {traffic} is removed; Pod {} waits to be \
          off traffic",
         of(3),
         of(4),
