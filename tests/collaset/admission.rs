@@ -171,7 +171,7 @@ async fn unusable_pod_or_pvc_template_is_refused_with_its_path() {
         json_patch::merge(&mut container, &part);
         json!({ "template": { "spec": { "containers": [container] } } })
     };
-    let pvc = |part: Value| {
+    let pvc_template = |part: Value| {
         let mut pvc = json!({ "metadata": { "name": "data" }, "spec": {
             "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } });
         json_patch::merge(&mut pvc, &part);
@@ -195,15 +195,15 @@ async fn unusable_pod_or_pvc_template_is_refused_with_its_path() {
             "spec.template.spec.restartPolicy: Unsupported value: \"Perhaps\"",
         ),
         (
-            pvc(json!({ "spec": { "resources": { "requests": { "storage": "much" } } } })),
+            pvc_template(json!({ "spec": { "resources": { "requests": { "storage": "much" } } } })),
             "spec.volumeClaimTemplates[0]: PersistentVolumeClaim in version \"v1\" cannot be handled",
         ),
         (
-            pvc(json!({ "spec": { "accessModes": ["Often"] } })),
+            pvc_template(json!({ "spec": { "accessModes": ["Often"] } })),
             "spec.volumeClaimTemplates[0].spec.accessModes: Unsupported value: \"Often\"",
         ),
         (
-            pvc(json!({ "spec": { "accessModes": [] } })),
+            pvc_template(json!({ "spec": { "accessModes": [] } })),
             "spec.volumeClaimTemplates[0].spec.accessModes: is required",
         ),
         (

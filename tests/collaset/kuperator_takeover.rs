@@ -196,7 +196,7 @@ async fn instance(scope: &Scope, id: i64, owner: &Value) {
     .unwrap();
 }
 
-async fn pvcs(scope: &Scope) -> Vec<Option<String>> {
+async fn pvc_uids(scope: &Scope) -> Vec<Option<String>> {
     let api: Api<PersistentVolumeClaim> = Api::namespaced(scope.client.clone(), &scope.namespace);
     let list = api.list(&ListParams::default()).await.unwrap();
     list.items.into_iter().map(|c| c.metadata.uid).collect()
@@ -215,7 +215,7 @@ async fn kuperator_objects_are_taken_over_without_touching_pods() {
         name: "web",
         api,
     };
-    let (before, pvcs_before) = (set.pods().await, pvcs(&scope).await);
+    let (before, pvcs_before) = (set.pods().await, pvc_uids(&scope).await);
     with_operating(&bed).await;
 
     let status = set.settled().await.status.unwrap();
@@ -229,7 +229,7 @@ async fn kuperator_objects_are_taken_over_without_touching_pods() {
         assert_eq!(pod.labels(), before[id].labels());
         assert_eq!(pod.metadata.generation, before[id].metadata.generation);
     }
-    assert_eq!(pvcs(&scope).await, pvcs_before);
+    assert_eq!(pvc_uids(&scope).await, pvcs_before);
     let revisions: Api<ControllerRevision> =
         Api::namespaced(scope.client.clone(), &scope.namespace);
     assert_eq!(

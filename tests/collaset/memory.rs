@@ -76,7 +76,7 @@ fn hostile() -> Vec<(Value, Value)> {
         container(json!({ "env": many(|n| json!({ "name": format!("a{n}"), "value": "" })) }));
     let mut changed = env.clone();
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("i:2");
-    let pvcs = |pvcs: Value| set(json!({ "spec": { "volumeClaimTemplates": pvcs } }));
+    let pvc_templates = |list: Value| set(json!({ "spec": { "volumeClaimTemplates": list } }));
     let labels = |key: &str| {
         let labels = map(|n| format!("{key}{n}"), json!(""));
         set(json!({ "spec": { "template": { "metadata": { "labels": labels } } } }))
@@ -89,8 +89,8 @@ fn hostile() -> Vec<(Value, Value)> {
         container(json!({ "env": many(|_| json!({ "name": "=", "value": "" })) })),
         labels("a"),
         labels("="),
-        pvcs(many(|_| json!({}))),
-        pvcs(many(
+        pvc_templates(many(|_| json!({}))),
+        pvc_templates(many(
             |n| json!({ "metadata": { "name": n }, "spec": nested() }),
         )),
         set(json!({ "metadata": { "managedFields": fields } })),

@@ -13,13 +13,13 @@ fn spec(part: Value) -> CollaSetSpec {
             "metadata": { "labels": { "app": "a", "kusionstack.io/control": "true" } },
             "spec": { "containers": [{ "name": "c", "image": "i" }] },
         },
-        "volumeClaimTemplates": [pvc("data")],
+        "volumeClaimTemplates": [pvc_template("data")],
     });
     json_patch::merge(&mut spec, &part);
     serde_json::from_value(spec).unwrap()
 }
 
-fn pvc(name: &str) -> Value {
+fn pvc_template(name: &str) -> Value {
     json!({
         "metadata": { "name": name },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": 1 } } },
@@ -52,7 +52,7 @@ fn good_specs_pass() {
         json!({ "scaleStrategy": { "context": "pool", "podToExclude": ["a"], "podToInclude": ["b"], "podToDelete": ["c"],
             "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Retain", "whenScaled": "Delete" } } }),
         json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" }, "scaleStrategy": { "podToDelete": ["c"] } }),
-        json!({ "volumeClaimTemplates": [pvc("a"), pvc("b")] }),
+        json!({ "volumeClaimTemplates": [pvc_template("a"), pvc_template("b")] }),
     ] {
         assert_eq!(of(part.clone()), NONE, "{part}");
     }
@@ -388,10 +388,10 @@ fn labels_of_single_pods_are_refused_in_template() {
 
 #[test]
 fn pvc_templates_need_unique_names_and_storage_requests() {
-    let nameless = json!({ "spec": pvc("x")["spec"] });
+    let nameless = json!({ "spec": pvc_template("x")["spec"] });
     assert_eq!(
         of(
-            json!({ "volumeClaimTemplates": [pvc("a"), nameless, pvc("a"), pvc("A.b"), { "metadata": { "name": "d" } }] })
+            json!({ "volumeClaimTemplates": [pvc_template("a"), nameless, pvc_template("a"), pvc_template("A.b"), { "metadata": { "name": "d" } }] })
         ),
         [
             "spec.volumeClaimTemplates[1].metadata.name: is required: it is the name of the volume that containers mount",
