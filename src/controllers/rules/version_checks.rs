@@ -102,8 +102,7 @@ impl VersionChecks {
 
     fn record_repair(&self, rule: &Uid, newest: u64, present: u64) {
         let repair = format!(
-            "it named resourceVersion {newest}, which no Pod of the cluster has reached; it names {present} now, which \
-             is the newest"
+            "it named resourceVersion {newest}, which no Pod of the cluster had reached; it names {present} now"
         );
         self.0.lock().entry(rule.clone()).or_default().repair = Some(repair);
     }
