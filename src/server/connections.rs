@@ -98,7 +98,7 @@ impl Listener {
                 }
                 Err(error) => {
                     if log.may_log() {
-                        tracing::warn!(listener = self.name, %error, "accept failed");
+                        tracing::warn!(listener = self.name, %error, "accept failed; trying again");
                     }
                     // The process may have no file descriptors left; closing a connection frees one.
                     slots.shed_connection();

@@ -45,7 +45,8 @@ fn alarms_use_existing_metrics() {
     assert!(count > 10);
 }
 
-/// The metrics that the alarms read, each with labels such as `reason="path"`: one entry for each alternative of a pattern.
+/// The metrics that the alarms read, each with labels such as `reason="path"`: one entry for each alternative of a
+/// pattern.
 pub fn selectors() -> BTreeSet<(String, Vec<String>)> {
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let expressions: Vec<_> = ALARMS
@@ -142,7 +143,8 @@ fn derived_labels_have_values_of_the_program() {
                 .filter(|line| line.trim_end().ends_with(',') && !line.contains("///"))
             {
                 let (name, kind) = line.split_once(": ").unwrap();
-                // A text of the program itself, or the code of `operating_api_calls_total`, which is bounded there.
+                // The value is a text of the program itself, or the code of `operating_api_calls_total`, which has few
+                // values.
                 let is_code = name.trim() == "pub code" && kind == "u16,";
                 assert!(is_code || kind == "&'static str,", "{line}");
                 fields += 1;

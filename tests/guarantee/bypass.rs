@@ -22,11 +22,11 @@ async fn three(max_unavailable: i32) -> (Scope, Vec<String>) {
         .rule("web", json!({"app": "web"}), json!(max_unavailable))
         .await;
     scope.until_at_rest("web", 3).await;
-    scope.close_nodes().await; // what goes is not made good for
+    scope.close_nodes().await; // no replacement becomes ready
     (scope, pods)
 }
 
-/// The namespace as a user sees it who may do anything to Pods, and bypass the rule or not.
+/// The namespace as seen by a user who may do everything to Pods, with or without the right to bypass the rule.
 async fn user(scope: &Scope, name: &str, bypass: bool) -> Scope {
     let mut rights = vec![rights_on_pods()];
     rights.extend(bypass.then(|| right_to_bypass("web")));
@@ -75,7 +75,7 @@ async fn bypass_needs_reason_and_right_and_counts_as_disruption() {
     give_reason(&plain, pod, " ").await;
     let message = refusal(may.delete(pod).await).message;
     assert!(
-        message.contains("a bypass needs its reason there"),
+        message.contains("write the reason of the bypass as its value"),
         "{message}"
     );
     // A reason alone gives nothing.
@@ -85,7 +85,7 @@ async fn bypass_needs_reason_and_right_and_counts_as_disruption() {
         assert!(message.contains("the limit is 1"), "{message}");
         assert!(message.contains(NEEDED), "{message}");
     }
-    // Both together do. A dry-run says so and writes nothing.
+    // With both the reason and the right the deletion passes. A dry run reports this and writes nothing.
     let dry = DeleteParams::default().dry_run();
     let version = async || scope.rules().get("web").await.unwrap().resource_version();
     scope
@@ -116,7 +116,7 @@ async fn bypass_needs_reason_and_right_and_counts_as_disruption() {
         .iter()
         .sum::<f64>();
     assert!(counted >= 1.0, "{counted}");
-    // The others count it: two of three are gone now.
+    // The bypassed Pod counts for all others: two of three Pods are unavailable now.
     wait::until("every replica to count both", async || {
         let message = refusal(scope.delete(&pods[2]).await).message;
         message.contains("2 of 3 Pods are unavailable")

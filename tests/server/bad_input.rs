@@ -1,4 +1,4 @@
-//! Bodies that are no review, too large or too slow, and which part of them the logs contain.
+//! Bodies that are no review, too large or too slow; and which part of a body the logs contain.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ async fn client_with_endless_head_is_disconnected() {
         .await
         .unwrap();
     let mut answer = Vec::new();
-    // The connection may end without a TLS close_notify; what counts is that it ends.
+    // The connection may end without a TLS close_notify; only its end counts.
     let _ = stream.read_to_end(&mut answer).await;
     assert!(answer.is_empty());
 }

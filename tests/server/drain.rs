@@ -1,4 +1,4 @@
-//! The end of a server under load.
+//! Shutdown of a server under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,8 +12,9 @@ use tokio::task::JoinSet;
 use super::logs::{collect_logs, take_logs};
 use super::rig::{Rig, call, review, rig, verdict};
 
-/// Sends reviews one after another over kept connections, as an API server does: a new one whenever the last answer
-/// closed the old, until the server is not ready any more. Returns how many verdicts it got; panics on any failure.
+/// Sends reviews one after another over persistent connections, as an API server does, and opens a new connection when
+/// an answer closed the last one, until the server is not ready any more. Returns the number of verdicts; panics on any
+/// failure.
 async fn client(rig: Arc<Rig>, done: Arc<AtomicUsize>) {
     while !rig.shutdown.is_draining() {
         let mut sender = rig.h1().await;
@@ -61,12 +62,12 @@ async fn draining_under_load_fails_no_review() {
     rig.shutdown.drain();
     assert_eq!(rig.probe("/readyz").await.0, 503);
     assert_eq!(rig.probe("/livez").await.0, 200);
-    // A straggler that has not noticed yet is still served.
+    // A client that has not noticed the shutdown yet is still served.
     assert_eq!(rig.review("allow-late").await["allowed"], true);
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
-    // Connections open at the stop: one just made, one idle, one with a review in flight.
+    // Connections open at the shutdown: a new one, an idle one, and one with a review in flight.
     let mut fresh = rig.h1().await;
     rig.shutdown.stop();
     let answer = fresh

@@ -166,8 +166,8 @@ impl EvictionHandler {
         (approval.audit_bypass(verdict, bypass), bound)
     }
 
-    /// The denial of an eviction that a PodDisruptionBudget will refuse. A claim for such an eviction would keep a
-    /// place in the budget of the rules for nothing, and each retry of the caller would renew it.
+    /// The denial of an eviction that a PodDisruptionBudget will refuse. A claim for such an eviction would use
+    /// the budget of the rules for nothing, and each retry of the caller would renew it.
     ///
     /// The text is the same as that of the API server. The answer has no `Retry-After`, because client-go would wait
     /// silently within the call. `kubectl drain` retries after 5 s on any 429.

@@ -1,5 +1,5 @@
-//! The kinds of rules. Most code that distinguishes kinds matches on [`Kind`], so that a new kind does not compile until
-//! that code handles it. CONTRIBUTING.md lists the places that the compiler does not find.
+//! The kinds of rules. Most code that distinguishes kinds matches on [`Kind`], so that a new kind does not compile
+//! until that code handles it. CONTRIBUTING.md lists the places that the compiler does not find.
 
 use super::{AvailablePolicy, LabelCheck, Rule, WebhookRule};
 

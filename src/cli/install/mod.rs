@@ -148,7 +148,7 @@ async fn apply_crd(
                     name,
                     stored,
                     own = crd::CRD_REVISION,
-                    "the CRD is of a newer version of the server, and stays"
+                    "the CRD of a newer version of the server is kept; run the newer version on all replicas"
                 );
                 return Ok(());
             }

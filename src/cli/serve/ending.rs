@@ -73,7 +73,7 @@ pub(super) async fn end(
         .await
         .is_err()
     {
-        warn!("the controllers did not end in time");
+        warn!("the controllers did not end in time; the process ends without them");
     }
     listening.probes_shutdown.abort();
     listening

@@ -68,7 +68,8 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// Builds the parts in the order of their dependencies. With `--install` it first installs the CRDs and the policies.
+    /// Builds the parts in the order of their dependencies. With `--install` it first installs the CRDs and the
+    /// policies.
     pub async fn build(args: ServeArgs, supervisor: Supervisor) -> anyhow::Result<Replica> {
         let exposition = Exposition::default();
         let own_calls = ApiCallMetrics::register(&exposition);

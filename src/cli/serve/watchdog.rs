@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_that_is_not_free_is_told() {
+    fn held_lock_is_reported() {
         assert_eq!(check_lock_free(true, "the index"), Ok(()));
         let error = check_lock_free(false, "the index").unwrap_err();
         assert_eq!(error, "the index has been locked for more than 5s");

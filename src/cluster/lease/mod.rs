@@ -127,7 +127,7 @@ impl LeaderElector {
                     if failing.is_multiple_of(LOG_EVERY) {
                         warn!(
                             error = failure.text(),
-                            "the lease could not be read or renewed"
+                            "the lease could not be read or renewed; trying again"
                         );
                     }
                     failing += 1;
@@ -150,7 +150,9 @@ impl LeaderElector {
                 .await
                 .is_err()
             {
-                warn!("the controllers are at work still; the lease expires by itself");
+                warn!(
+                    "the controllers have not ended in time, so the lease is not released; it expires by itself"
+                );
                 return;
             }
             let _ = timeout(RETRY_PERIOD, self.release_lease()).await; // best effort: otherwise the Lease expires

@@ -168,7 +168,7 @@ async fn wait_for_pod_cache(
     let result = tokio::time::timeout(CATCH_UP_TIMEOUT, caught_up).await;
     result.map_err(|_| {
         let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
-        warn!(?namespace, set = ?name, "the Pod cache trails, or its watch is silent; nothing is planned from it");
+        warn!(?namespace, set = ?name, "the Pod cache is behind, or its watch is silent; planning waits until the cache is current");
         ReconcileOutcome::Retry
     })
 }

@@ -106,12 +106,12 @@ impl ObservedNamespace {
     }
 }
 
-/// A merge patch of the namespace, before a rule that needs `enforcement` is stored. It always changes the namespace, because
-/// `stamp` is different each time.
+/// A merge patch of the namespace, before a rule that needs `enforcement` is stored. It always changes the namespace,
+/// because `stamp` is different each time.
 ///
-/// If `observed` has a lower enforcement label, the patch sets the label and is conditional on the version of `observed`.
-/// Another replica may set a higher label at the same time, and this patch must not lower it. Otherwise the patch is
-/// unconditional, and the API server's answer shows the label.
+/// If `observed` has a lower enforcement label, the patch sets the label and is conditional on the version of
+/// `observed`. Another replica may set a higher label at the same time, and this patch must not lower it. Otherwise the
+/// patch is unconditional, and the API server's answer shows the label.
 pub fn admission_patch(
     observed: Option<&ObservedNamespace>,
     enforcement: NamespaceEnforcement,

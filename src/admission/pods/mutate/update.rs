@@ -77,8 +77,8 @@ impl PodUpdate<'_> {
     }
 
     /// The IDs that ask for the grant of PreCheck with this UPDATE. A write of the status may report that the Pod is
-    /// Ready again. It does not advance an operation that waits for PreCheck: the leader asks for the grant in a write of
-    /// its own, which shows the state of that moment.
+    /// Ready again. It does not advance an operation that waits for PreCheck: the leader asks for the grant in a write
+    /// of its own, which shows the state of that moment.
     fn ids_asking_for_grant(&self, run: &LifecycleWrite<'_>) -> Vec<String> {
         let mut ids = run.ids_awaiting_stage(Stage::PreCheck);
         ids.retain(|id| {
@@ -328,7 +328,7 @@ impl PodMutator {
     fn record_restarts(&self, request: &Request, old: &Pod, new: &mut Pod) {
         if let Err(problem) = PendingRestarts::from_pod(old) {
             // This write drops the annotation, so the warning is logged once.
-            warn!(namespace = %old.metadata.namespace, pod = %old.metadata.name, problem, "annotation {} can't be read and is dropped", keys::AWAITS_RESTART);
+            warn!(namespace = %old.metadata.namespace, pod = %old.metadata.name, problem, "the annotation {} can't be read; it is removed and treated as absent", keys::AWAITS_RESTART);
         }
         let with_status = match is_status_write(request) {
             true => &*new,

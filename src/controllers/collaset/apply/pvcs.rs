@@ -304,7 +304,7 @@ fn describe_foreign_pvc(
     labels: &Value,
 ) -> String {
     let problem = format!(
-        "{} is there, and a Pod of this CollaSet waits for it",
+        "{} exists, and a Pod of this CollaSet waits for it",
         describe_pvc(name)
     );
     let owner = existing.and_then(|pvc| pvc.controller.as_deref());
