@@ -80,6 +80,31 @@ pub struct Request {
 pub const ENDLESS: u8 = u8::MAX;
 
 impl Request {
+    /// A request that nobody has handled yet and that does not begin anew.
+    pub fn new(operation: ClaimOperation, pod: u8) -> Request {
+        Request {
+            operation,
+            pod,
+            target: 0,
+            phase: Phase::Start,
+            retries: 0,
+            back: Vec::new(),
+        }
+    }
+
+    /// Begins anew once.
+    pub fn again(self) -> Request {
+        Request { retries: 1, ..self }
+    }
+
+    /// Is sent again for ever.
+    pub fn endless(self) -> Request {
+        Request {
+            retries: ENDLESS,
+            ..self
+        }
+    }
+
     /// Whether it is sent again for ever.
     pub fn is_endless(&self) -> bool {
         self.retries == ENDLESS
