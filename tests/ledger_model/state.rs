@@ -58,6 +58,14 @@ pub struct Release {
     pub position: u8,
 }
 
+impl Release {
+    /// Writes it to the ledger of its rule. Returns whether it releases the claim.
+    pub fn write_to(self, ledger: &mut Claims) -> bool {
+        let (pod, position) = (self.pod, self.position.into());
+        ledger.release_claim(position, &pod, self.operation, self.attempt, self.based_on)
+    }
+}
+
 /// A request for a disruption.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
