@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::source_files::library_sources;
+use crate::source_files::sources_below;
 
 const ALARMS: &str = include_str!("../../manifests/monitoring/alarms.yaml");
 const ON_CALL: &str = include_str!("../../docs/on-call.md");
@@ -90,7 +90,7 @@ pub fn selectors() -> BTreeSet<(String, Vec<String>)> {
 
 #[test]
 fn no_label_takes_a_value_that_a_tenant_chooses() {
-    let files = library_sources();
+    let files = sources_below("src");
     let mut fields = 0;
     for file in &files {
         for labels in file.text.split("EncodeLabelSet)]").skip(1) {
