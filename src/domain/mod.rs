@@ -1,5 +1,6 @@
 //! Pure decisions: no I/O, no clock, no async, no kube client. Time and identity are parameters.
 
+pub mod budget_holders;
 pub mod collaset;
 pub mod deletion;
 pub mod diagnosis;

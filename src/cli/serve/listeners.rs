@@ -39,8 +39,8 @@ pub(super) struct Listening {
 impl Listeners {
     pub async fn bind(args: &ServeArgs) -> anyhow::Result<Listeners> {
         Ok(Listeners {
-            webhooks: bind_listener("--listen", args.listen).await?,
-            metrics: bind_listener("--metrics-listen", args.metrics_listen).await?,
+            webhooks: bind_listener("--listen", args.webhooks.listen).await?,
+            metrics: bind_listener("--metrics-listen", args.telemetry.metrics_listen).await?,
         })
     }
 
@@ -91,7 +91,7 @@ impl Listeners {
             probes: supervise_listener(supervisor, "the metrics listener", probes),
             probes_shutdown,
         };
-        info!(%address, metrics = %replica.args.metrics_listen, "serving");
+        info!(%address, metrics = %replica.args.telemetry.metrics_listen, "serving");
         Ok(listening)
     }
 }

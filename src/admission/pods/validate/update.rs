@@ -80,7 +80,8 @@ impl PodValidator {
         {
             return Err(self.deny_held(old, &denied)); // the Pod may come under a rule that the cache does not have yet
         }
-        if let Some(refused) = entering_rules::refuse_entering(&self.0, request, old, new)
+        if let Some(rule) = entering_rules::entered_rule(&self.0, old, new)
+            && let Some(refused) = entering_rules::refuse_entry(&self.0, request, old, new, &rule)
             && exemption().await.is_none()
         {
             return Err(refused);
