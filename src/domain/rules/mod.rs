@@ -1,4 +1,28 @@
 //! Compiled PodTransitionRules: which rules apply to a Pod, and what each rule demands.
+//!
+//! # Example
+//!
+//! How many of ten Pods must stay available:
+//!
+//! ```
+//! use operating::api::podtransitionrule::PodTransitionRule;
+//! use operating::domain::rules::RuleSet;
+//!
+//! let text = "
+//! metadata: { name: web, namespace: shop }
+//! spec:
+//!   selector: { matchLabels: { app: web } }
+//!   rules:
+//!     - name: availability
+//!       availablePolicy: { maxUnavailableValue: 25% }
+//! ";
+//! let object: PodTransitionRule = serde_norway::from_str(text)?;
+//! let rules = RuleSet::compile(&object);
+//! let desired: Vec<u32> = rules.availability_limits().map(|limits| limits.desired(10)).collect();
+//! // 25% of ten Pods is rounded up: three Pods may be unavailable.
+//! assert_eq!(desired, [7]);
+//! # Ok::<(), serde_norway::Error>(())
+//! ```
 
 pub mod budget;
 mod compile;
