@@ -49,7 +49,7 @@
 
 pub mod admission;
 pub mod api;
-pub mod api_request;
+pub(crate) mod api_request;
 pub mod cli;
 pub mod cluster;
 pub mod controllers;

@@ -24,21 +24,21 @@
 //! # Ok::<(), serde_norway::Error>(())
 //! ```
 
-pub mod budget;
+pub(crate) mod budget;
 mod compile;
 pub mod conditions;
-pub mod endpoints;
+pub(crate) mod endpoints;
 pub mod enforcement;
-pub mod ignore_policy;
+pub(crate) mod ignore_policy;
 pub mod registration;
-pub mod rollouts;
-pub mod stage;
+pub(crate) mod rollouts;
+pub(crate) mod stage;
 pub mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use budget::{AvailabilityLimits, ExpectedPods};
+pub use budget::{AvailabilityLimits, BindingMinimum, ExpectedPods};
 pub use webhook::CompiledWebhook;
 
 pub use super::lifecycle::Stage;
