@@ -453,7 +453,6 @@ fn describe_owner(owner: &Owner) -> String {
     format!("{} {}", owner.kind, owner.name)
 }
 
-/// The result of a GET.
 enum GetResult<T> {
     Found(T),
     NoObject,
