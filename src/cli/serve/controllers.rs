@@ -26,25 +26,18 @@ use crate::tasks::Supervisor;
 
 /// What the controllers need, and the metrics and signals by which others see them.
 pub struct ControllerParts<'a> {
-    /// The flags.
     pub args: &'a ServeArgs,
-    /// The Kubernetes client.
     pub client: &'a Client,
-    /// The caches.
     pub caches: &'a Caches,
-    /// Live reads of owners.
     pub owners: &'a Arc<LiveOwners>,
-    /// The ledgers.
     pub ledgers: &'a Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
     pub endpoint_caller: &'a Arc<EndpointCaller>,
-    /// The figures of the controllers.
     pub controller_stats: &'a Arc<ControllerStats>,
     /// Sends whether this replica is the leader.
     pub leading: watch::Sender<bool>,
     /// Cancelled when this replica begins to end.
     pub candidacy: CancellationToken,
-    /// Supervises the task.
     pub supervisor: &'a Supervisor,
 }
 

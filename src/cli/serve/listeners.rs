@@ -44,7 +44,6 @@ impl Listeners {
         })
     }
 
-    /// Starts to serve.
     pub fn start(self, replica: &Replica, limits: &Limits) -> anyhow::Result<Listening> {
         let (shutdown, probes_shutdown) = (Shutdown::default(), Shutdown::default());
         let address = self.webhooks.local_addr()?;

@@ -28,7 +28,6 @@ struct FinalPodUpdate<'a> {
 }
 
 impl PodValidator {
-    /// The verdict on an UPDATE.
     pub(super) async fn review_update(&self, request: &Request, deadline: Instant) -> Verdict {
         let (old, new) = match (
             parse_pod(request, request.old_object.as_deref()),
