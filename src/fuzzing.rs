@@ -1,4 +1,5 @@
-//! The door for the fuzz targets in `fuzz/targets`: what takes bytes and is private otherwise. Nothing else may use it.
+//! Access for the fuzz targets in `fuzz/targets` to functions that take bytes and are otherwise private. No other code
+//! may use this module.
 
 use crate::admission::collasets::probe;
 use crate::cluster::caches::Caches;

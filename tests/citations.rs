@@ -7,17 +7,21 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The page whose sections and quirks are cited.
+/// The page with the sections and quirks that citations name.
 const CONTRACT: &str = "docs/reference/contract.md";
 
-/// What is searched, below the root of the repository.
+/// The files and folders to search, below the root of the repository.
 const SEARCHED: &[&str] = &[
     "src",
     "tests",
     "xtask",
     "fuzz",
     "docs",
+    "examples",
     "manifests",
+    "testbed",
+    "webhook-config",
+    "CONTRIBUTING.md",
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -138,7 +142,7 @@ fn a_right_citation_passes() {
     }
 }
 
-/// What may be cited.
+/// The targets of citations.
 struct Known {
     /// Sections and quirks of the contract: `6.8`, `Q45`.
     contract: BTreeSet<String>,
@@ -163,7 +167,7 @@ impl Known {
     }
 }
 
-/// How many citations a text has, and which of them are wrong.
+/// The number of citations in a text, and the errors of those that are wrong.
 #[derive(Debug, Default)]
 struct Found {
     contract: usize,
@@ -199,7 +203,7 @@ fn read(known: &Known, file: &str, text: &str) -> Found {
     let mut previous = "";
     for (at, (line, word)) in words.iter().enumerate() {
         let hints = ["contract", "Contract", "ADR", "docs/", "Q"];
-        // Most words contain no hint, and the rest of the loop takes long.
+        // A fast path: most words contain no hint of a citation.
         if hints.iter().any(|hint| word.contains(hint)) {
             let next = |n: usize| words.get(at + n).map_or("", |(_, word)| *word);
             let context = Context {
@@ -229,7 +233,8 @@ struct Context<'a> {
     is_definition: bool,
 }
 
-/// Reads `contract 6.8` and `contract Q45`. Returns the errors of the citation, and of a quirk without the word `contract`.
+/// Reads `contract 6.8` and `contract Q45`. Returns the errors of the citation, and of a quirk without the word
+/// `contract`.
 fn read_contract_citation(
     known: &Known,
     word: &str,
@@ -246,7 +251,7 @@ fn read_contract_citation(
         next => id(next),
     };
     if cited.is_empty() {
-        return Vec::new(); // the word in its own meaning
+        return Vec::new(); // here the word has its usual meaning
     }
     found.contract += 1;
     let error = if bare == "Contract" || next.starts_with("section") {
@@ -263,7 +268,7 @@ fn read_contract_citation(
     error.into_iter().collect()
 }
 
-/// Errors for each quirk in a word that has no `contract` before it.
+/// Errors for each quirk in a word without the word `contract` before it.
 fn bare_quirks(word: &str, context: &Context<'_>) -> Vec<String> {
     let parts = word.split(|c: char| !c.is_alphanumeric() && c != '_');
     let bare = parts.enumerate().filter(|(n, part)| {
@@ -330,8 +335,8 @@ fn has_adr(known: &Known, number: &str) -> bool {
     number.parse().is_ok_and(|n| known.adrs.contains(&n))
 }
 
-/// The words of a text, each with the number of its line. What begins a comment is left out, since a citation may be on
-/// two lines.
+/// The words of a text, each with the number of its line, without comment markers, because a citation may continue on
+/// the next line.
 fn words(text: &str) -> Vec<(usize, &str)> {
     let lines = text.lines().enumerate();
     let words = lines.flat_map(|(n, line)| {
@@ -353,7 +358,7 @@ fn opened(word: &str) -> &str {
     word.trim_start_matches(|c: char| !c.is_alphanumeric())
 }
 
-/// The section or quirk that a word begins with; empty if none.
+/// The section or quirk at the begin of a word; empty if there is none.
 fn id(word: &str) -> &str {
     match quirk(word) {
         "" => section(word),
@@ -361,7 +366,7 @@ fn id(word: &str) -> &str {
     }
 }
 
-/// `6.8` of `6.8).`; empty if the word begins otherwise.
+/// Returns `6.8` for `6.8).`; empty if the word begins otherwise.
 fn section(word: &str) -> &str {
     let end = word.find(|c: char| !c.is_ascii_digit() && c != '.');
     let id = word[..end.unwrap_or(word.len())].trim_end_matches('.');
@@ -374,7 +379,7 @@ fn section(word: &str) -> &str {
     }
 }
 
-/// `Q45` of `Q45):`; empty if the word begins otherwise.
+/// Returns `Q45` for `Q45):`; empty if the word begins otherwise.
 fn quirk(word: &str) -> &str {
     let number = word.strip_prefix('Q').map_or("", digits);
     let end = 1 + number.len();
@@ -393,7 +398,7 @@ fn digits(word: &str) -> &str {
     &word[..end.unwrap_or(word.len())]
 }
 
-/// The section that follows a cited one in a list without the word before it: `contract 6.1 and 6.5`.
+/// The section that follows a cited section in a list, without the word before it: `contract 6.1 and 6.5`.
 fn continued<'a>(cited: &str, next: &'a str, after: &'a str) -> Option<&'a str> {
     let more = match next {
         "and" | "or" | "to" => section(after),
@@ -403,7 +408,7 @@ fn continued<'a>(cited: &str, next: &'a str, after: &'a str) -> Option<&'a str> 
     more.contains('.').then_some(more)
 }
 
-/// Paths `docs/….md` and `docs/adr/NNNN` in a word. The rest of an address or of another path is none.
+/// Paths `docs/….md` and `docs/adr/NNNN` in a word. A part of a URL or of another path does not count.
 fn documents(word: &str) -> Vec<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     let mut found = Vec::new();

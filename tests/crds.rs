@@ -1,4 +1,4 @@
-//! The generated CRDs: what is checked in is what the types say, and every field that stored objects may have is there
+//! The generated CRDs: the files equal what the types generate, and every field that stored objects may have exists
 //! with the same type.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -37,8 +37,8 @@ fn crd_files_match_the_types() {
     }
 }
 
-/// A build leaves definitions of a higher revision alone, so a change without a new revision could be taken back by an older
-/// replica. `UPDATE=1 cargo test --test crds` writes the digest once the revision has been raised.
+/// A build leaves definitions of a higher revision alone, so a change without a new revision could be taken back by an
+/// older replica. `UPDATE=1 cargo test --test crds` writes the digest once the revision has been raised.
 #[test]
 fn changed_definitions_have_a_new_revision() {
     let file = root().join("tests/crds/revision.txt");
@@ -178,7 +178,7 @@ fn nulls_are_pruned_and_defaults_left_to_admission() {
 }
 
 #[test]
-fn columns_and_subresources() {
+fn crds_have_expected_columns_and_subresources() {
     let columns = |plural: &str| -> Vec<String> {
         let all = crd::all_crds();
         let crd = all.iter().find(|c| c.spec.names.plural == plural).unwrap();
@@ -210,7 +210,7 @@ fn columns_and_subresources() {
         let version = &crd.spec.versions[0];
         for column in version.additional_printer_columns.iter().flatten() {
             if column.json_path != ".metadata.creationTimestamp" {
-                // Of a path into a list of conditions the list alone.
+                // For a path into a list of conditions, only the list counts.
                 let path = column.json_path.split('[').next().unwrap();
                 assert!(
                     find(schema(&crd), path).is_some(),

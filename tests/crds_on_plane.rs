@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::wait;
 
-/// Groups of their own keep the definitions apart from those that other tests use.
+/// The definitions have groups of their own, which keep them apart from the definitions in other tests.
 const GROUP: &str = "crds.test.kusionstack.io";
 const FULL: &str = "full.test.kusionstack.io";
 
@@ -128,7 +128,7 @@ async fn run(api: &Api<DynamicObject>, case: &Case, index: usize) -> Result<(), 
     Ok(())
 }
 
-/// Everything that was sent is stored, but nulls where the schema knows the field.
+/// The API server stores everything that was sent, except nulls in fields that the schema knows.
 fn assert_stored(sent: &Value, stored: &Value, case: &str) {
     match (sent, stored) {
         (Value::Object(sent), Value::Object(stored)) => {
@@ -173,7 +173,7 @@ async fn readable(client: &Client, namespace: &str) {
     list::<resourcecontext::ResourceContext>(client, namespace, "ResourceContext").await;
 }
 
-/// Takes every bound out of a schema, as before this project.
+/// Removes every bound from a schema, like the schemas from before this project.
 fn open(crd: &mut CustomResourceDefinition) {
     for version in &mut crd.spec.versions {
         let anything = JSONSchemaProps {
@@ -232,7 +232,8 @@ fn object(case: &Case, index: usize, body: &Value) -> DynamicObject {
     serde_json::from_value(object).unwrap()
 }
 
-/// A claim whose Pod has a name of `name` characters and restarts so many containers; the rest is as long as it can be.
+/// A claim of a Pod whose name has this number of characters and that restarts this number of containers. All other
+/// fields have their largest size.
 fn claim(index: usize, name: usize, containers: usize) -> (Claim, usize) {
     let containers = (0..containers).map(|i| ContainerBefore {
         name: format!("{i:0>63}"),
@@ -274,7 +275,7 @@ fn claim(index: usize, name: usize, containers: usize) -> (Claim, usize) {
     (claim, bytes)
 }
 
-/// A status of which every part is as large as the server lets it become.
+/// A status in which every part has the largest size that the server writes.
 fn full_status(name: usize, containers: usize) -> (PodTransitionRuleStatus, usize) {
     let mut remaining_bytes = MAX_LEDGER_BYTES;
     let fits = |(_, bytes): &(Claim, usize)| {
@@ -340,7 +341,7 @@ fn full_status(name: usize, containers: usize) -> (PodTransitionRuleStatus, usiz
     (status, count)
 }
 
-/// Else a write would fail, and the same write again for ever.
+/// If the schema refused it, the server would repeat the same failing write forever.
 #[tokio::test]
 async fn rule_with_every_part_at_its_limit_can_be_stored() {
     let plane = testbed::plane::shared().await.unwrap();
@@ -348,7 +349,7 @@ async fn rule_with_every_part_at_its_limit_can_be_stored() {
     let namespace = plane.namespace("full").await.unwrap();
     define(&client, FULL, |_| {}).await;
     let api = api_of(FULL, &client, &namespace, "PodTransitionRule");
-    // Few claims of the longest names, many of short ones, and such of many containers.
+    // Few claims with the longest names, many claims with short names, and claims with many containers.
     for (object, length, containers) in [("long", 253, 0), ("short", 5, 0), ("many", 60, 30)] {
         let values: Vec<_> = (0..1_000).map(|i| format!("{i:0>60}")).collect();
         let requirement = json!({ "key": "app", "operator": "In", "values": values });

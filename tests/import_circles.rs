@@ -91,7 +91,7 @@ impl Crate {
             .map(|name| name.to_str().unwrap().to_owned())
             .collect();
         let is_test = module.iter().any(|name| name == "tests");
-        // The fuzz targets reach into every folder through this file; nothing of the library uses it.
+        // This file imports from every folder, for the fuzz targets. No other file of the library uses it.
         if is_test || module == ["fuzzing"] || module == ["main"] {
             return;
         }
@@ -111,7 +111,7 @@ impl Crate {
         imports.collect()
     }
 
-    /// The module whose file defines what a path in `module` leads to.
+    /// The module whose file defines the target of a path in `module`.
     fn resolve(&self, module: &Module, path: &[String], depth: usize) -> Option<&Module> {
         let mut at = module.clone();
         let mut rest = path;
@@ -213,7 +213,7 @@ impl Source {
     }
 }
 
-/// All modules that can be reached from one by imports.
+/// All modules that a module imports, directly or indirectly.
 fn reachable<'a>(
     from: &'a Module,
     imports: &BTreeMap<&'a Module, BTreeSet<&'a Module>>,
@@ -242,7 +242,7 @@ fn next_use(code: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The paths of a use tree, each with the name that it brings in.
+/// The paths of a use tree, each with the name that it imports.
 fn expand(tree: &str, prefix: &[String]) -> Vec<(Vec<String>, String)> {
     let tree = tree.trim();
     if let Some((head, group)) = tree.split_once('{') {

@@ -211,7 +211,7 @@ fn what_is_allowed_passes() {
     }
 }
 
-/// Where tasks and threads begin outside [`operating::tasks`], how many, and who notices the end of one.
+/// Where tasks and threads begin outside [`operating::tasks`], how many, and which code notices their end.
 const BEGINNINGS: &[(&str, usize, &str)] = &[
     ("tasks/mod.rs", 1, "the supervisor itself"),
     (
@@ -301,7 +301,7 @@ fn beginnings_of_tasks_are_found() {
     }
 }
 
-/// How often a source starts a task or a thread, tests aside.
+/// How many tasks and threads a source starts, without its tests.
 fn beginnings(source: &str) -> usize {
     let code = source
         .split("#[cfg(test)]\nmod tests")
@@ -339,7 +339,7 @@ fn no_release_has_faults_on_purpose() {
     }
 }
 
-/// What the source of a module in `layer`, `depth` modules below the crate root, may not say.
+/// The violations in the source of a module of `layer`, `depth` modules below the crate root.
 fn violations(layer: &str, depth: usize, source: &str) -> Vec<String> {
     let code = tokens(source);
     let mut paths = Vec::new();
@@ -407,7 +407,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Where the path behind `crate::` at `at` begins, or behind as many `super::` as lead out of the layer.
+/// Where the path after `crate::` at `at` begins, or after the `super::` that lead out of the layer.
 fn root(code: &[&str], at: usize, depth: usize) -> Option<usize> {
     if at > 0 && code[at - 1] == "::" {
         return None; // the middle of a path

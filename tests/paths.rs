@@ -1,4 +1,4 @@
-//! Only `cluster/request_path.rs` builds the paths of requests, so that no name leads to another resource. And the files
+//! Only `cluster/request_path.rs` builds the paths of requests, so that no name leads to another resource. The files
 //! that `SECURITY.md` and the workflows name exist.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -20,7 +20,7 @@ const BANNED: [&str; 4] = [
     "/namespaces/{",
 ];
 
-/// The builder itself, and access by a namespace that a flag of the command line names.
+/// The builder itself, and access with a namespace from a command-line flag.
 const EXEMPT: [&str; 2] = ["cluster/request_path.rs", "cluster/lease/mod.rs"];
 
 #[test]
@@ -89,7 +89,7 @@ fn paths_that_the_workflows_name_exist() {
     assert!(named > 10, "{named}");
 }
 
-/// The words of a line that are paths in the repository. A word with a variable, or an absolute path, is not among them.
+/// The words of a line that are paths in the repository. Absolute paths and words with a variable are left out.
 fn named_paths(line: &str) -> impl Iterator<Item = &str> {
     let code = line.split(" #").next().unwrap();
     let code = if code.trim_start().starts_with('#') {

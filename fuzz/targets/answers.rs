@@ -11,11 +11,11 @@ use operating::domain::rules::webhook::{
 
 use super::choice;
 
-/// The first byte chooses the rule. Each further line is the answer to the next call that is due: `a` and an answer, `p` and
-/// an answer to a poll, or else a failed call.
+/// The first byte chooses the rule. Each further line is the answer to the next call that is due: `a` and an answer,
+/// `p` and an answer to a poll, or else a failed call.
 ///
-/// A Pod passes only if an answer says so, or if calls fail under a rule that ignores failures. What is stored of it is
-/// bounded, and restores the same.
+/// A Pod passes only if an answer says so, or if calls fail under a rule that ignores failures. The stored
+/// state has a bounded size, and is the same after it was read again.
 pub fn run(data: &[u8]) {
     let Some((flags, data)) = choice(data, 4) else {
         return;

@@ -9,7 +9,7 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// How requests are answered.
+/// The answers of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
     /// Every object exists, and writes are stored.
@@ -27,13 +27,13 @@ pub enum Mood {
 /// Method and URI of every request so far.
 pub type Asked = Arc<Mutex<Vec<String>>>;
 
-/// What is stored.
+/// The stored objects.
 pub struct Stored {
     /// A PodTransitionRule.
     pub rule: Value,
     /// Its namespace.
     pub namespace: Value,
-    /// A Pod in it.
+    /// A Pod in this namespace.
     pub pod: Value,
 }
 
@@ -86,7 +86,7 @@ fn willing(path: &str, body: &[u8], keeps: bool, stored: &mut Stored) -> Result<
             "pods" | "persistentvolumeclaims",
         ] => serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST),
         ["api", "v1", "namespaces", namespace, "pods", ..] => {
-            // Of no other namespace than the one that it is asked for.
+            // An object has the namespace of its path.
             let mut pod = stored.pod.clone();
             pod["metadata"]["namespace"] = (*namespace).into();
             Ok(pod)
@@ -115,7 +115,7 @@ fn groups(items: Value) -> Value {
     json!({ "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items })
 }
 
-/// The object with a merge patch, if it was a patch.
+/// The object after the merge patch, if the request was a patch.
 fn patched(object: &mut Value, body: &[u8], keeps: bool) -> Result<Value, StatusCode> {
     if keeps && !body.is_empty() {
         let patch: Value = serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)?;
@@ -127,7 +127,7 @@ fn patched(object: &mut Value, body: &[u8], keeps: bool) -> Result<Value, Status
     Ok(object.clone())
 }
 
-/// Whether the server may ask this for a review about `namespace`.
+/// Whether the server may send this request for a review about `namespace`.
 pub fn is_allowed(asked: &str, namespace: &str) -> bool {
     let Some((method, uri)) = asked.split_once(' ') else {
         return false;
@@ -144,7 +144,7 @@ pub fn is_allowed(asked: &str, namespace: &str) -> bool {
             .any(|part| part == format!("fieldSelector=metadata.name%3D{namespace}")),
         ("PATCH", ["api", "v1", "namespaces", own]) => own == &namespace,
         ("POST", ["apis", "authentication.k8s.io", "v1", "selfsubjectreviews"]) => true,
-        // The discovery of what owners are.
+        // The discovery of the kinds of owners.
         ("GET", ["api"] | ["api", "v1"] | ["apis"] | ["apis", _, _]) => true,
         (_, ["api", "v1", "namespaces", own, rest @ ..])
         | (_, ["apis", _, _, "namespaces", own, rest @ ..]) => {
@@ -163,7 +163,7 @@ pub fn is_allowed(asked: &str, namespace: &str) -> bool {
     }
 }
 
-/// What of the options of a DELETE, which are its body, a URI could say as well.
+/// The options in the body of a DELETE that its URI could carry as well.
 fn options(body: &[u8]) -> &'static str {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let dry = body["dryRun"] == json!(["All"]);

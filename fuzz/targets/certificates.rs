@@ -1,4 +1,4 @@
-//! Certificates and keys: of the server, of its own authority, and of who calls.
+//! Certificates and keys of the server, of its own authority, and of clients.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +13,8 @@ use rustls_pki_types::CertificateDer;
 
 use super::choice;
 
-/// The first byte says whether the rest is PEM, or the DER of one certificate. Unusable data are refused, and a usable pair
-/// has a leaf and a time.
+/// The first byte says whether the other bytes are PEM or the DER of one certificate. Unusable data are refused, and a
+/// usable pair has a leaf and an expiry.
 pub fn run(data: &[u8]) {
     let Some((encoding, data)) = choice(data, 2) else {
         return;
@@ -45,8 +45,8 @@ pub fn run(data: &[u8]) {
     let _ = endpoint::ca_bundle_error(&text, "caBundle");
 }
 
-/// Reads a file of authorities. A client that presents an authority or arbitrary bytes may not call, because its name is not
-/// allowed.
+/// Reads a file of authorities. A client that presents an authority or arbitrary bytes may not call, because its name
+/// is not allowed.
 fn callers(pem: &[u8], roots: &[CertificateDer<'static>], data: &[u8]) {
     let file = std::env::temp_dir().join(format!("operating-fuzz-{}.pem", std::process::id()));
     if fs::write(&file, pem).is_err() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::read;
 
-/// Defaults apply, and validation comes to an end.
+/// Adds defaults and runs validation, which must end.
 pub fn run(data: &[u8]) {
     let Some(mut object) = read::<Value>(data) else {
         return;
@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Adds the defaults to an object that can be read; then there is none left to add, and it can still be read.
+/// Adds the defaults to an object that can be read. Afterwards the object can still be read, and no default is missing.
 pub fn defaulted<T: DeserializeOwned>(
     object: &mut Value,
     defaults: fn(&Value) -> Vec<PatchOperation>,

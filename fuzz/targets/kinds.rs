@@ -1,4 +1,4 @@
-//! The kinds of `apps.kusionstack.io`, as the API server may have them stored.
+//! The kinds of `apps.kusionstack.io` as the API server may have stored them.
 
 use operating::api::collaset::CollaSet;
 use operating::api::operationjob::OperationJob;
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::{choice, read};
 
-/// What is read is written so that it is read the same.
+/// An object that is read and written again reads the same.
 pub fn run(data: &[u8]) {
     match choice(data, 5) {
         Some((0, data)) => again::<CollaSet>(data),

@@ -1,4 +1,4 @@
-//! Claims in the status of a rule, as a replica of another version, or a hand, may have left them.
+//! Claims in the status of a rule, as another version of the server or a user may have written them.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 use super::read;
 
-/// No Pod loses its claim by being read or written, no number goes back, and what was written is written the same again.
+/// Reading and writing a ledger loses no Pod's claim and lowers no number, and a written ledger is written the same
+/// again.
 pub fn run(data: &[u8]) {
     let Some(ledger) = read::<Value>(data) else {
         return;
@@ -51,11 +52,11 @@ pub fn run(data: &[u8]) {
     }
     let again = RuleSnapshot::from_rule_object(&again, None, SkipAnnotation::default());
     assert!(again.claims.claims.keys().eq(claims.claims.keys()));
-    // Times are stored in seconds, so that only what was written is written the same.
+    // Times are stored in seconds, so only a ledger that was written once is written the same again.
     assert_eq!(self::written(&again), sent);
 }
 
-/// The words that are stored for one Pod, those of operations that are not known last; how many they are.
+/// The stored operations for one Pod, the unknown ones last, and their number.
 fn claims_by_operation(ledger: &Ledger) -> BTreeMap<(String, ClaimOperation), usize> {
     let mut all = BTreeMap::new();
     for claim in &ledger.claims {

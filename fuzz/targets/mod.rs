@@ -1,5 +1,5 @@
-//! The fuzz targets: each takes any bytes and fails when what it says does not hold. `cargo xtask fuzz` runs them with new
-//! bytes, and `tests/corpus.rs` with the bytes that are kept in `fuzz/corpus`.
+//! The fuzz targets: each takes any bytes and fails if its property does not hold. `cargo xtask fuzz` runs them with
+//! new inputs, and `tests/corpus.rs` with the inputs in `fuzz/corpus`.
 
 mod answers;
 mod apiserver;
@@ -18,10 +18,10 @@ mod watch;
 
 use serde::de::DeserializeOwned;
 
-/// A target: its name, which is also the name of its directory in `fuzz/corpus`, and what it does with bytes.
+/// A target: its name, which is also its directory in `fuzz/corpus`, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 15] = [
     ("answers", answers::run),
     ("certificates", certificates::run),
@@ -40,12 +40,12 @@ pub const TARGETS: [Target; 15] = [
     ("watch", watch::run),
 ];
 
-/// Bytes as an object, if they are one.
+/// The bytes as a JSON object, if they are one.
 fn read<T: DeserializeOwned>(data: &[u8]) -> Option<T> {
     serde_json::from_slice(data).ok()
 }
 
-/// The first byte, which chooses among `of` ways, and the rest.
+/// The first byte, which selects one of `of` variants, and the other bytes.
 fn choice(data: &[u8], of: u8) -> Option<(u8, &[u8])> {
     let (first, rest) = data.split_first()?;
     Some((first.wrapping_sub(b'0') % of, rest))

@@ -12,8 +12,8 @@ use super::read;
 
 const NOW: u64 = 1_700_000_000_000_000_000;
 
-/// Two lines: a Pod, and what a write makes of it. Whatever is read of them, every question of the lifecycle has an
-/// answer, and what the webhook makes of a write is stable: done again it changes nothing.
+/// Two lines: a Pod, and the Pod after a write. Every function of the lifecycle returns for any input, and the change
+/// of the webhook is stable: a second run changes nothing.
 pub fn run(data: &[u8]) {
     let mut lines = data.splitn(2, |byte| *byte == b'\n');
     let old = lines.next().and_then(read::<Pod>);

@@ -22,10 +22,10 @@ use tokio::time::Instant;
 use super::apiserver::{self, Asked, Mood, Stored};
 use super::choice;
 
-/// The first byte chooses the handler, the second what the API server answers, and the rest is the body.
+/// The first byte chooses the handler, the second the answers of the API server, and the rest is the body.
 ///
-/// Whatever it holds: a verdict comes that the API server can read, a patch applies to the object, a denial says why, and
-/// no request of the server leaves the namespace of the review.
+/// For every body the API server can read the verdict, a patch applies to the object, a denial has a reason, and the
+/// server sends no request outside of the namespace of the review.
 pub fn run(data: &[u8]) {
     let Some((route, data)) = choice(data, Route::ALL.len() as u8) else {
         return;
@@ -73,7 +73,7 @@ fn good(verdict: &Verdict, request: &Request, path: &str) {
         assert!(!verdict.message().is_empty() && !verdict.reason().is_empty());
     }
     for warning in verdict.warnings() {
-        // The API server drops a warning that has any.
+        // The API server drops a warning with such characters.
         assert!(!warning.contains(char::is_control), "{path}: {warning:?}");
     }
     if let Some(patch) = verdict.patch() {
@@ -88,7 +88,7 @@ fn good(verdict: &Verdict, request: &Request, path: &str) {
     }
 }
 
-/// A replica that knows a namespace with a rule, two Pods that serve, and their ReplicaSet.
+/// A replica that knows a namespace with a rule, two serving Pods and their ReplicaSet.
 fn replica(mood: u8) -> (Arc<AdmissionContext>, Asked) {
     let now = || Timestamp::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let rule = rule();

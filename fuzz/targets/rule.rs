@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::collaset::defaulted;
 use super::read;
 
-/// What validation accepts compiles, and no two rules have one ID. Defaults apply, and are defaults of nothing more.
+/// A spec that passes validation compiles, and no two rules have the same ID. Defaults are added once, and a second run
+/// adds nothing.
 pub fn run(data: &[u8]) {
     if let Some(spec) = read::<PodTransitionRuleSpec>(data) {
         let errors = validate(&spec);

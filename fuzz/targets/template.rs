@@ -1,4 +1,4 @@
-//! Templates of Pods and claims in CollaSets, which are compared in their normal form.
+//! Templates of Pods and PVCs in CollaSets, which are compared in their normal form.
 
 use operating::domain::collaset::core_v1::{
     POD_TEMPLATE, PVC, first_difference, go_json, normal_form, without_newer_fields,
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::read;
 
-/// The normal form of the normal form is itself, and nothing differs from itself.
+/// The normal form of a normal form is equal to it, and no template differs from itself.
 pub fn run(data: &[u8]) {
     let Some(value) = read::<Value>(data) else {
         return;

@@ -1,4 +1,4 @@
-//! Texts of one field.
+//! Values of single fields.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use operating::api::field_path::FieldPath;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::read;
 
-/// A path that is read is written as it was read.
+/// A path that is read is written in the same form.
 pub fn field_path(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -18,7 +18,7 @@ pub fn field_path(data: &[u8]) {
     }
 }
 
-/// A bound is a count or at most 100%, is written so that it reads the same, and takes no more than there is.
+/// A bound is a count or at most 100%. It reads the same after it was written, and never exceeds the number of Pods.
 pub fn int_or_percent(data: &[u8]) {
     let Some(value) = read::<IntOrString>(data) else {
         return;

@@ -2,7 +2,7 @@
 
 use operating::fuzzing::warning;
 
-/// Any header is read or not; a text that is quoted as HTTP says is read as it was.
+/// The parser accepts any header. It reads a text that is quoted according to HTTP without a change.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

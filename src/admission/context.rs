@@ -75,9 +75,9 @@ pub struct AdmissionContext {
     pub settings: AdmissionSettings,
     /// The present time. It is a parameter so that tests can set it.
     pub now: fn() -> Timestamp,
-    /// The earliest time that the present moment can be, see [`crate::cluster::clock::earliest_now`]. Decisions that wait
-    /// for a delay to end use this clock: with a clock that is ahead they would count a Pod as available that is yet to
-    /// go.
+    /// The earliest time that the present moment can be, see [`crate::cluster::clock::earliest_now`]. Decisions that
+    /// wait for a delay to end use this clock: with a clock that is ahead they would count a Pod as available that is
+    /// yet to go.
     pub earliest: fn() -> Timestamp,
 }
 

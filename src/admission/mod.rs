@@ -12,6 +12,7 @@ mod exempt;
 mod graceful_deletion;
 mod namespace_label;
 mod overlap;
+mod own_requests;
 pub(crate) mod persistentvolumeclaims;
 pub(crate) mod pods;
 pub mod policies;

@@ -222,9 +222,9 @@ fn recreate_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBin
         keys::CONTROL_VALUE
     );
     let changed = "request.operation == 'CREATE' || object.spec != oldObject.spec";
-    let message = "strategy.type Recreate deletes all Pods before it creates new ones: where a PodTransitionRule covers \
-                   them, a rollout deletes as many as the budget allows and then waits for ever. Use RollingUpdate with \
-                   maxSurge of 1 or more, or a CollaSet";
+    let message = "strategy.type Recreate deletes all Pods before it creates new ones: where a PodTransitionRule \
+        covers them, a rollout deletes as many as the budget allows and then waits forever. Use RollingUpdate with \
+        maxSurge of 1 or more, or a CollaSet";
     let spec = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Ignore".to_owned()),
         match_constraints: Some(match_resource_rules("apps", &["deployments"], "Namespaced")),

@@ -1,7 +1,7 @@
 //! Loads the Pod of a review as it is stored.
 //!
 //! A client other than the API server may send a review. If the Pod in the review does not exist, does not have the
-//! stated version, or is not selected by the rules, a claim for it would use a place of the budget for nothing. So the
+//! stated version, or is not selected by the rules, a claim for it would use the budget for nothing. So the
 //! server verifies the Pod of a review by the cache or a live read before it writes anything for the Pod.
 
 use std::cmp::Ordering;

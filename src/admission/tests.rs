@@ -120,7 +120,7 @@ fn raw(object: &Value) -> Option<Box<RawValue>> {
 }
 
 #[tokio::test]
-async fn good_reviews_ask_what_is_listed() {
+async fn valid_reviews_send_only_listed_requests() {
     let (context, asked) = recorder();
     for (route, handler) in handlers(&context) {
         let request = Request::parse(review(route, "shop", "web").to_string().as_bytes());

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_a_path_is_refused() {
+    fn invalid_paths_are_refused() {
         for (text, why) in [
             ("", "joined by dots"),
             (".", "joined by dots"),

@@ -160,7 +160,7 @@ mod tests {
         }
 
         #[test]
-        fn a_count_is_itself(total: u32, count: u32) {
+        fn count_resolves_to_itself(total: u32, count: u32) {
             prop_assert_eq!(IntOrPercent::Int(count).resolve_rounded_up(total), count);
             prop_assert_eq!(IntOrPercent::Int(count).resolve_rounded_down(total), count);
         }

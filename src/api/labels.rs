@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys() {
+    fn label_keys_are_validated() {
         let long = "a".repeat(63);
         for good in [
             "app",
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn values() {
+    fn label_values_are_validated() {
         for good in ["", "a", "1", "a.b-c_D"] {
             assert_eq!(value_problem(good), None, "{good}");
         }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn dns_labels() {
+    fn dns_labels_are_validated() {
         for good in ["a", "0", "a-b", &"a".repeat(63)] {
             assert_eq!(dns_label_problem(good), None, "{good}");
         }

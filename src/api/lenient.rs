@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_ledger_says_so() {
+    fn emptied_ledger_is_written_with_all_fields() {
         let status = crate::api::podtransitionrule::Ledger::default();
         assert_eq!(
             serde_json::to_value(status).unwrap(),

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_itself_and_leaves_retries_to_the_callers() {
+    async fn client_sends_user_agent_and_does_not_retry() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config");
         let text = "{apiVersion: v1, kind: Config, current-context: c, \

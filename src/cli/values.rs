@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed() {
         assert_eq!(duration("60s").unwrap(), Duration::from_secs(60));
         assert_eq!(duration("1m30s").unwrap(), Duration::from_secs(90));
         assert_eq!(duration("500ms").unwrap(), Duration::from_millis(500));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn feature_gates() {
+    fn feature_gates_are_parsed() {
         assert_eq!(
             feature_gate("GraceDeleteWebhook=true").unwrap(),
             FeatureGate::GraceDelete(true)
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn networks() {
+    fn networks_are_parsed() {
         for (text, want) in [
             ("10.0.0.0/8", "10.0.0.0/8"),
             ("10.1.2.3", "10.1.2.3/32"),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn names_are_validated() {
         assert_eq!(
             namespace("kusionstack-system").unwrap(),
             "kusionstack-system"

@@ -129,8 +129,9 @@ pub fn observe_date_header(headers: &HeaderMap) {
         tracing::warn!(
             ahead,
             used,
-            "an API server's clock is `ahead` of this machine's, as that stood when the process began, by so many seconds; its \
-             time is taken to be ahead by `used`. Synchronize the clocks of the control plane's machines and of this one"
+            "the clock of an API server is `ahead` seconds ahead of this machine's clock, as measured from the start \
+             of the process; this replica now assumes a difference of `used` seconds. Synchronize the clocks of this \
+             machine and of the machines of the control plane"
         );
     }
 }
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_that_is_hours_off_goes_by_the_api_servers() {
+    fn clock_that_is_hours_off_follows_the_api_servers() {
         let real: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
         for hours in [-1, 1, 24 * 400] {
             let here = real + SignedDuration::from_hours(hours);
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn own_clock_counts_from_the_begin_alone() {
+    fn own_time_advances_only_with_monotonic_clock() {
         let begin = (Instant::now(), Timestamp::UNIX_EPOCH);
         let later = begin.0 + Duration::from_secs(90);
         assert_eq!(monotonic_now(begin, later).as_second(), 90);

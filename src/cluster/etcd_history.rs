@@ -20,8 +20,8 @@ struct Inner {
 }
 
 impl EtcdHistory {
-    /// Records that a consistent read found `objects` at `found`, although this replica has seen it at `known`, which is
-    /// later. Only the first call has an effect.
+    /// Records that a consistent read found `objects` at `found`, although this replica has seen it at `known`, which
+    /// is later. Only the first call has an effect.
     pub fn mark_lost(&self, objects: &str, known: u64, found: u64) {
         self.0.lost.send_if_modified(|lost| {
             let is_first = lost.is_none();
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn first_reason_is_told_and_kept() {
+    async fn first_reason_is_reported_and_kept() {
         let timeline = EtcdHistory::default();
         assert_eq!(timeline.lost_reason(), None);
         let waiting = tokio::spawn({

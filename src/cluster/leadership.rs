@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn lead_is_over_when_it_was_not_renewed() {
+    async fn lead_ends_without_renewal() {
         let tenure = Leadership::default();
         assert!(!tenure.is_leading());
         let second = Duration::from_secs(1);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sign_of_life_is_waited_for() {
+    async fn untrusted_watch_waits_for_next_delivery() {
         let followed = WatchTrust::default();
         followed.extend_trust(Instant::now());
         tokio::time::advance(TRUST_DURATION).await;

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lacking_and_whole_registration_are_told_once_each() {
+    fn incomplete_and_complete_registration_are_logged_once_each() {
         let stored = json!({ "webhooks": [{
             "name": "delete", "failurePolicy": "Fail",
             "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"] }],

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_and_the_log_is_told_seldom() {
+    fn pauses_grow_and_log_lines_are_rare() {
         let (failures, begin) = (WriteBackoff::default(), Instant::now());
         let (mut now, mut tries, mut last_logged) = (begin, 0, 0);
         while now - begin < 2 * LOG_INTERVAL {

@@ -81,7 +81,11 @@ pub(super) fn call_outcome<T>(
             debug!(what = description, message = %status.message, "the request is refused for now");
         }
         Err(e) if failing => debug!(what = description, error = e.text(), "write failed again"),
-        Err(e) => warn!(what = description, error = e.text(), "write failed"),
+        Err(e) => warn!(
+            what = description,
+            error = e.text(),
+            "write failed; it will be tried again"
+        ),
     }
     Err(ReconcileOutcome::Retry)
 }

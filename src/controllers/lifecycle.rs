@@ -119,7 +119,7 @@ impl LifecycleController {
             return Ok(ReconcileOutcome::After(pause)); // usually the write of the set enqueues the Pod earlier
         }
         let (patch, mut pause) = self.metadata_patch(pod, &step);
-        // The deletion controller may have recorded the failure of a Pod that is to be deleted. Such a failure stays.
+        // The deletion controller may have recorded that the deletion of the Pod failed. Such a failure stays.
         let keeps_failure = pod.label(keys::TO_DELETE).is_some();
         if patch.is_empty() && step.service_ready.is_none() && !keeps_failure {
             context

@@ -33,7 +33,7 @@ pub fn list_names(names: &[&str], max: usize) -> String {
 
 /// The text about a partition that is larger than the number of older Pods.
 pub fn partition_keeps_updated(partition: usize) -> String {
-    format!("the partition of {partition} takes no updated Pod back")
+    format!("the partition of {partition} rolls no updated Pod back")
 }
 
 /// The names of a Pod's PVCs, in parentheses after a space. Empty unless the scheduler's `sentence` mentions
@@ -117,14 +117,14 @@ pub fn figures_with_holders(figures: String, holders: &[String]) -> String {
 /// What ends the claim of an available Pod whose in-place change has not restarted it yet. `deferred` is whether the
 /// kubelet has deferred the change, which is a resize.
 pub fn restart_frees_budget(pod: &str, deferred: bool) -> String {
-    format!("Pod {pod} keeps its place {}", restart_duration(deferred))
+    format!("Pod {pod} keeps its claim {}", restart_duration(deferred))
 }
 
 /// Until when an available Pod keeps its claim for an in-place change; see [`restart_frees_budget`].
 pub const fn restart_duration(deferred: bool) -> &'static str {
     match deferred {
         true => "until the kubelet makes its deferred resize, or until the resize is changed back",
-        false => "until its in-place change has restarted it, which is yet to come",
+        false => "until its in-place change has restarted it",
     }
 }
 
@@ -134,8 +134,8 @@ pub const DEADLINE_DURATION: &str = "until its spec.activeDeadlineSeconds ends i
 /// What ends the claim of a Pod whose `spec.activeDeadlineSeconds` was set or lowered, before the deadline.
 pub fn deadline_frees_budget(pod: &str) -> String {
     format!(
-        "Pod {pod} keeps its place {DEADLINE_DURATION}, which nobody can raise or remove: to free \
-         the place earlier, delete Pod {pod}, whose deletion needs no further place"
+        "Pod {pod} keeps its claim {DEADLINE_DURATION}, which nobody can raise or remove: to end the claim earlier, \
+         delete Pod {pod}; its deletion needs no further claim"
     )
 }
 

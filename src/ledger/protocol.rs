@@ -321,8 +321,8 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     }
 
     /// Closes the claim that the attempt `opened` created. A closing claim admits nothing, so it ends after the
-    /// requests that it has admitted. Without this, a request that is sent again and again would keep its place for
-    /// ever. Returns false, and changes nothing, if that claim is gone or already closing.
+    /// requests that it has admitted. Without this, a request that is sent again and again would keep its claim
+    /// forever. Returns false, and changes nothing, if that claim is gone or already closing.
     pub fn close_claim(&mut self, pod: &K, operation: ClaimOperation, opened: u64) -> bool {
         let claim = self.claims.get_mut(&(pod.clone(), operation));
         let open = claim.filter(|claim| claim.opened == opened && !claim.closing);

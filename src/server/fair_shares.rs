@@ -251,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn of_sources_with_one_share_each_the_oldest_gives_way() {
+    fn oldest_share_is_shed_among_single_share_sources() {
         let shares = FairShares::new(100, usize::MAX, ShedCounters::default());
         let held: Vec<_> = (1..6).map(|n| take(&shares, n, u64::from(n), 30)).collect();
         assert_eq!(lost(&held), [1, 2]);
     }
 
     #[test]
-    fn a_share_beyond_everything_loses_itself() {
+    fn share_above_capacity_is_shed() {
         let shares = FairShares::new(100, usize::MAX, ShedCounters::default());
         let held = [take(&shares, 1, 1, 101)];
         assert_eq!(lost(&held), [1]);

@@ -41,7 +41,7 @@ pub fn filter_paths(webhooks: Router, doors: Arc<PathGuard>, metrics: &ServerMet
                     refused.inc();
                     if quiet.may_log() {
                         tracing::warn!(
-                            "a call by a path without the segment of the webhook configurations"
+                            "a call by a path without the segment of the webhook configurations is refused"
                         );
                     }
                     return close_connection(failure_response(

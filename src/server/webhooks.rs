@@ -122,7 +122,7 @@ async fn handle_call(State(route): State<Arc<WebhookRoute>>, request: Request) -
         if route.shared.refusals.may_log() {
             tracing::warn!(
                 route = route.path,
-                "a call without a known client certificate"
+                "a call without a known client certificate is refused"
             );
         }
         return close_connection(failure_response(
@@ -218,7 +218,7 @@ impl WebhookRoute {
             Ok(Ok(verdict)) => verdict,
             Ok(Err(_)) => {
                 metrics.panics.get_or_create(&label).inc();
-                tracing::error!(route = self.path, uid = ?request.uid, "a review panicked");
+                tracing::error!(route = self.path, uid = ?request.uid, "a review panicked; the fallback of its handler answers");
                 self.fallback(request, REVIEW_PANICKED)
             }
             Err(_) => {
@@ -254,7 +254,7 @@ impl WebhookRoute {
             tracing::warn!(
                 route = self.path,
                 why = error.metric_label(),
-                "no review: body not read"
+                "no review: body not read; the call is refused"
             );
         }
         self.count_review(error.metric_label(), error.code().as_u16());
@@ -302,7 +302,7 @@ impl WebhookRoute {
             tracing::warn!(
                 route = self.path,
                 why = malformed.message,
-                "no review: malformed"
+                "no review: malformed; the call is refused"
             );
         }
         let message = format!("malformed AdmissionReview: {malformed}");
@@ -316,7 +316,7 @@ impl WebhookRoute {
         match verdict.to_json(uid) {
             Ok(body) => json_response(StatusCode::OK, body),
             Err(error) => {
-                tracing::error!(route = self.path, %error, "a verdict could not be written");
+                tracing::error!(route = self.path, %error, "a verdict could not be written; the API server gets an error");
                 failure_response(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "InternalError",

@@ -1,8 +1,8 @@
 //! The test environment of the tests and the developer commands.
 //!
 //! A *plane* is a real Kubernetes control plane on loopback ports: etcd, kube-apiserver, kube-controller-manager,
-//! kube-scheduler, and kwok in the role of the kubelets. A *fleet* is a plane with three replicas of the server behind a
-//! balancer. A *bed* is a fleet for tests, and a *scope* is the namespace of a test.
+//! kube-scheduler, and kwok in the role of the kubelets. A *fleet* is a plane with three replicas of the server behind
+//! a balancer. A *bed* is a fleet for tests, and a *scope* is the namespace of a test.
 //!
 //! This crate does not depend on the crate `operating`: it sees the server as a cluster's users see it. Therefore
 //! `xtask` is not compiled anew with each change of the server, and a test on the bed notices when the server renames a

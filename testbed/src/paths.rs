@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_specific_variable_wins_and_an_empty_one_is_unset() {
+    fn most_specific_variable_wins_and_empty_counts_as_unset() {
         let with = |pairs: &'static [(&str, &str)]| {
             cache_from(|name| {
                 let found = pairs.iter().find(|(key, _)| *key == name);

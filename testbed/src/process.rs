@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_goes_to_the_log_and_the_tail_is_its_end() {
+    async fn output_is_logged_and_tail_returns_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let mut process = shell("echo one; echo two >&2; exit 7", dir.path());
         let status = loop {

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_deadline_tells_what_was_waited_for_and_the_last_error() {
+    async fn timeout_names_condition_and_last_error() {
         let moment = Duration::from_millis(1);
         let error = within("rain", moment, || async { bail!("sunny") })
             .await

@@ -46,7 +46,7 @@ async fn series_that_alarms_read_are_there_from_the_start() {
 }
 
 #[tokio::test]
-async fn absent_server() {
+async fn absent_server_raises_alarm() {
     let plant = Plant::new().await;
     let fired = plant.alarms(
         20,
@@ -63,7 +63,7 @@ async fn absent_server() {
 }
 
 #[tokio::test]
-async fn webhook_configuration_that_is_gone() {
+async fn deleted_webhook_configuration_raises_alarm() {
     let plant = Plant::new().await;
     let stored = json!({ "webhooks": [{
         "name": "delete", "failurePolicy": "Fail",
@@ -86,7 +86,7 @@ async fn webhook_configuration_that_is_gone() {
 }
 
 #[tokio::test]
-async fn probe_that_stands_still() {
+async fn stalled_probe_raises_alarm() {
     let plant = Plant::new().await;
     *plant.stalled.lock() = true;
     plant::until(|| {
@@ -102,7 +102,7 @@ async fn probe_that_stands_still() {
 }
 
 #[tokio::test]
-async fn panic_of_a_task() {
+async fn task_panic_raises_alarm() {
     let plant = Plant::new().await;
     let _ = logs::init_logging(logs::LogLineFormat::Text, "off");
     let panics = |minute| {
@@ -115,9 +115,9 @@ async fn panic_of_a_task() {
 }
 
 #[tokio::test]
-async fn process_that_starts_again_and_again() {
+async fn restart_loop_raises_alarm() {
     let plant = Plant::new().await;
-    // Another process would have other times.
+    // Another process would have another start time.
     let restarted = |minute: i64, text: String| {
         let lines =
             text.lines().map(
@@ -133,7 +133,7 @@ async fn process_that_starts_again_and_again() {
 }
 
 #[tokio::test]
-async fn no_leader() {
+async fn absent_leader_raises_alarm() {
     let plant = Plant::new().await;
     plant.leading.send_replace(false);
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
@@ -141,14 +141,14 @@ async fn no_leader() {
 }
 
 #[tokio::test]
-async fn watch_that_is_silent() {
+async fn silent_watch_raises_alarm() {
     let plant = Plant::at(Timestamp::now, || Instant::now() + Duration::from_secs(301));
     let fired = plant.await.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingWatchSilent"]);
 }
 
 #[tokio::test]
-async fn cache_behind_a_ledger() {
+async fn cache_behind_ledger_raises_alarm() {
     let plant = Plant::new().await;
     plant.rule(
         "web",
@@ -159,7 +159,7 @@ async fn cache_behind_a_ledger() {
 }
 
 #[tokio::test]
-async fn claim_that_is_not_released() {
+async fn unreleased_claim_raises_alarm() {
     let plant = Plant::new().await;
     let since = Timestamp::now() - Duration::from_secs(601);
     let claim = |operation: &str| {
@@ -179,7 +179,7 @@ async fn claim_that_is_not_released() {
 }
 
 #[tokio::test]
-async fn claims_of_which_nothing_came() {
+async fn claims_without_effect_raise_alarm() {
     let plant = Plant::new().await;
     let lapse = |_| plant.count(&plant.ledgers.counters.lapsed);
     let fired = plant.alarms(20, lapse, |_, text| text).await;
@@ -187,7 +187,7 @@ async fn claims_of_which_nothing_came() {
 }
 
 #[tokio::test]
-async fn denials_whatever_the_budget() {
+async fn denials_independent_of_budget_raise_alarm() {
     let plant = Plant::new().await;
     let behind =
         || Verdict::deny(429, "TooManyRequests", "behind").with_audit("held", "cache-behind");
@@ -202,7 +202,7 @@ async fn denials_whatever_the_budget() {
 }
 
 #[tokio::test]
-async fn callers_that_are_refused() {
+async fn refused_callers_raise_alarm() {
     let plant = Plant::new().await;
     let refuse = |_| plant.call_by_another_path();
     let fired = plant.alarms(20, refuse, |_, text| text).await;
@@ -210,7 +210,7 @@ async fn callers_that_are_refused() {
 }
 
 #[tokio::test]
-async fn few_callers_that_are_refused_where_nothing_else_comes_through() {
+async fn few_refused_callers_raise_alarm_without_other_calls() {
     fn handshake(plant: &Plant) {
         plant.metrics.handshakes_failed.inc();
     }
@@ -225,7 +225,7 @@ async fn few_callers_that_are_refused_where_nothing_else_comes_through() {
         let fired = plant.alarms(35, some, |_, text| text).await;
         assert_eq!(fired, ["OperatingCallersRefused"]);
     }
-    // Somebody else's: the API server's calls arrive.
+    // Another caller uses a wrong path, while the calls of the API server arrive.
     let plant = Plant::new().await;
     let both = |minute: i64| {
         if minute % 8 == 7 {
@@ -237,7 +237,7 @@ async fn few_callers_that_are_refused_where_nothing_else_comes_through() {
 }
 
 #[tokio::test]
-async fn reviews_that_are_shed_before_the_first_scrape() {
+async fn reviews_shed_before_first_scrape_raise_alarm() {
     let plant = Plant::new().await;
     plant.overload();
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
@@ -246,7 +246,7 @@ async fn reviews_that_are_shed_before_the_first_scrape() {
 }
 
 #[tokio::test]
-async fn reviews_that_are_shed() {
+async fn shed_reviews_raise_alarm() {
     let plant = Plant::new().await;
     let shed = |_| plant.overload();
     let fired = plant.alarms(20, shed, |_, text| text).await;
@@ -254,7 +254,7 @@ async fn reviews_that_are_shed() {
 }
 
 #[tokio::test]
-async fn controllers_that_do_not_keep_up() {
+async fn overloaded_controllers_raise_alarm() {
     let plant = Plant::new().await;
     for n in 0..200 {
         plant.rule(&format!("web-{n}"), json!(null));
@@ -275,7 +275,7 @@ async fn controllers_that_do_not_keep_up() {
 }
 
 #[tokio::test]
-async fn calls_to_the_api_server_that_fail() {
+async fn failed_api_calls_raise_alarm() {
     let plant = Plant::new().await;
     let call = |_| plant.call_in_vain();
     let fired = plant.alarms(20, call, |_, text| text).await;
@@ -283,7 +283,7 @@ async fn calls_to_the_api_server_that_fail() {
 }
 
 #[tokio::test]
-async fn api_server_that_throttles() {
+async fn throttling_api_server_raises_alarm() {
     let plant = Plant::new().await;
     let call = |_| plant.call(429, true, "too many requests");
     let fired = plant.alarms(20, call, |_, text| text).await;
@@ -291,7 +291,7 @@ async fn api_server_that_throttles() {
 }
 
 #[tokio::test]
-async fn answers_that_belong_to_the_work_raise_no_alarm() {
+async fn expected_api_errors_raise_no_alarm() {
     let plant = Plant::new().await;
     let call = |_| {
         plant.call(
@@ -299,7 +299,7 @@ async fn answers_that_belong_to_the_work_raise_no_alarm() {
             false,
             "pods \"web-1\" is forbidden: exceeded quota: small",
         );
-        // The text of a tenant's webhook.
+        // The text comes from the webhook of a tenant.
         plant.call(
             403,
             false,
@@ -313,7 +313,7 @@ async fn answers_that_belong_to_the_work_raise_no_alarm() {
 }
 
 #[tokio::test]
-async fn right_that_the_server_lacks() {
+async fn missing_right_raises_alarm() {
     let plant = Plant::new().await;
     let message = "pods \"web-1\" is forbidden: User \"operating\" cannot patch resource \"pods\"";
     let call = |_| plant.call(403, false, message);
@@ -336,9 +336,9 @@ async fn rights_not_yet_loaded_by_api_server_raise_no_alarm() {
 }
 
 #[tokio::test]
-async fn object_that_can_not_be_read() {
+async fn unreadable_object_raises_alarm() {
     let plant = Plant::new().await;
-    // Before the first scrape.
+    // The counters rise before the first scrape.
     let pods = Source::from_path("/api/v1/pods");
     assert!(plant.caches.unreadable.add(&pods, "web-1"));
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
@@ -346,7 +346,7 @@ async fn object_that_can_not_be_read() {
 }
 
 #[tokio::test]
-async fn collaset_that_is_stalled() {
+async fn stalled_collaset_raises_alarm() {
     let plant = Plant::new().await;
     let set = |name: &str, stalled: &str| {
         let conditions = json!([{ "type": "Ready", "status": "False" }, { "type": "Stalled", "status": stalled }]);
@@ -378,13 +378,13 @@ async fn collaset_that_is_stalled() {
     }
     let fired = plant.alarms(20, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingCollaSetsStalled"]);
-    // Who does not lead writes no status, and tells of none.
+    // A replica that does not lead writes no status, and reports no conditions.
     plant.leading.send_replace(false);
     assert!(plant.fresh().contains("operating_collasets_stalled 0"));
 }
 
 #[tokio::test]
-async fn certificate_that_is_about_to_expire() {
+async fn expiring_certificate_raises_alarm() {
     let plant = Plant::new().await;
     plant.certificate(2 * 24);
     let fired = plant.alarms(10, |_| {}, |_, text| text).await;
@@ -392,9 +392,9 @@ async fn certificate_that_is_about_to_expire() {
 }
 
 #[tokio::test]
-async fn memory_near_its_limit() {
+async fn memory_near_limit_raises_alarm() {
     let plant = Plant::new().await;
-    // Nobody is to pay for a real 400 MB.
+    // The test reports 400 MB without using them.
     let grown = |_, text: String| {
         let lines =
             text.lines().map(

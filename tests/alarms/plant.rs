@@ -1,4 +1,4 @@
-//! All metrics of a server over an API server that has nothing and changes nothing.
+//! All metrics of a server whose API server has no objects and changes nothing.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -46,7 +46,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::{Layer, ServiceExt};
 
-/// One at a time: panics are counted for the whole process.
+/// The tests run one at a time, because panics are counted for the whole process.
 static ALONE: std::sync::LazyLock<tokio::sync::Mutex<()>> =
     std::sync::LazyLock::new(tokio::sync::Mutex::default);
 
@@ -59,14 +59,14 @@ pub struct Plant {
     pub leading: watch::Sender<bool>,
     pub supervisor: Supervisor,
     pub sight: WatchdogStatus,
-    /// What the probe of the watchdog finds.
+    /// The result of the watchdog's probe.
     pub stalled: Arc<Mutex<bool>>,
     exposition: Exposition,
     pub metrics: ServerMetrics,
     resolver: Arc<CertificateResolver>,
     denials: DenialCounts,
     calls: ApiCallMetrics,
-    /// Panics of the tests before this one.
+    /// Number of panics before this test.
     panics: u64,
     alone: Option<MutexGuard<'static, ()>>,
 }
@@ -84,7 +84,7 @@ impl Handler for Fixed {
     }
 }
 
-/// Lists are empty, watches are silent, and whatever else is asked gets no answer.
+/// A client whose lists are empty, whose watches are silent, and whose other requests get no answer.
 fn api() -> Client {
     let service = tower::service_fn(|request: Request<Body>| {
         let query = request.uri().query().unwrap_or_default().to_owned();
@@ -100,7 +100,7 @@ fn api() -> Client {
     Client::new(service, "default")
 }
 
-/// Waits for what comes by itself.
+/// Waits until a metric changes by itself.
 pub async fn until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -108,18 +108,18 @@ pub async fn until(mut is_so: impl FnMut() -> bool) {
 }
 
 impl Plant {
-    /// A server that is well and leads.
+    /// A healthy server that leads.
     pub async fn new() -> Plant {
         Plant::at(Timestamp::now, Instant::now).await
     }
 
-    /// The same by these clocks.
+    /// The same with these clocks.
     pub async fn at(now: fn() -> Timestamp, clock: fn() -> Instant) -> Plant {
         let alone = ALONE.lock().await;
         Plant::build(now, clock, alone).await
     }
 
-    /// Another one in place of this one.
+    /// A copy of this server with another part.
     pub async fn again(mut former: Plant) -> Plant {
         let alone = former.alone.take().unwrap();
         Plant::build(Timestamp::now, Instant::now, alone).await
@@ -193,7 +193,7 @@ impl Plant {
         plant
     }
 
-    /// What a server shows that has just begun, and that nobody has called.
+    /// The metrics of a server that has just started and has not been called.
     pub fn fresh(&self) -> String {
         let handlers: webhooks::WebhookRoutes = vec![("/pods", Arc::new(Fixed(Verdict::allow)))];
         drop(webhooks::webhook_router(
@@ -204,7 +204,7 @@ impl Plant {
         self.exposition.encode().unwrap()
     }
 
-    /// What the process shows, as if it had begun with this test.
+    /// The metrics of the process, as if it had started with this test.
     fn scrape(&self) -> String {
         let (name, panics) = ("operating_panics_total", logs::panic_count());
         let text = self.exposition.encode().unwrap();
@@ -214,7 +214,8 @@ impl Plant {
         )
     }
 
-    /// Alarms that fire after so many minutes. Each minute something is done, and what is scraped then is edited.
+    /// Returns the alarms that fire after this number of minutes. `act` runs in each minute, and `edit` changes the
+    /// scraped text.
     pub async fn alarms(
         &self,
         minutes: i64,
@@ -225,7 +226,7 @@ impl Plant {
         let mut scrapes = Vec::new();
         for minute in 0..=minutes {
             act(minute);
-            // A server at rest calls now and then.
+            // A server at rest makes a call now and then.
             self.calls.count_success("get", 200);
             let text = edit(minute, self.scrape());
             let at = begin + 60 * minute;
@@ -265,7 +266,7 @@ impl Plant {
         self.index.apply_rule(serde_json::from_value(rule).unwrap());
     }
 
-    /// Serves a certificate that is valid for so many hours.
+    /// Serves a certificate that is valid for this number of hours.
     pub fn certificate(&self, hours: i64) {
         let (chain, key) = Authority::new().leaf(hours);
         let pair = CertificatePair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
@@ -276,7 +277,7 @@ impl Plant {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Has a review decided.
+    /// Sends a review that gets a verdict.
     pub fn decide(&self, verdict: fn() -> Verdict) {
         self.send(verdict, Limits::default());
     }
@@ -291,7 +292,7 @@ impl Plant {
         assert_eq!(answer.expect("an answer at once").unwrap().status(), 403);
     }
 
-    /// Sends a review to a server that can decide none.
+    /// Sends a review to a server that can't decide any review.
     pub fn overload(&self) {
         let limits = Limits {
             reviews: 0,
@@ -314,7 +315,7 @@ impl Plant {
         assert_eq!(answer.expect("an answer at once").unwrap().status(), 200);
     }
 
-    /// Calls an API server that is not there.
+    /// Calls an API server that does not exist.
     pub fn call_in_vain(&self) {
         let service = self.calls.layer(tower::service_fn(|_: Request<()>| {
             std::future::ready(Err::<Response<Body>, _>("connection refused"))
@@ -324,7 +325,7 @@ impl Plant {
         assert!(answer.expect("an answer at once").is_err());
     }
 
-    /// Patches a Pod; the API server answers like this, and with a time to wait if `wait`.
+    /// Patches a Pod. The API server answers with this code, and with a time to wait if `wait`.
     pub fn call(&self, code: u16, wait: bool, message: &'static str) {
         let service = self.calls.layer(tower::service_fn(move |_: Request<()>| {
             let about = json!({ "name": "web-1", "kind": "pods" });
@@ -360,7 +361,7 @@ impl Plant {
             index: Arc::clone(&self.index),
             objects: Arc::clone(&self.caches.objects),
             registration: Arc::clone(&self.caches.registration),
-            watch_registry: Arc::clone(&self.caches.pulses),
+            watch_registry: Arc::clone(&self.caches.watch_registry),
             owners: LiveOwners::new(&self.index),
             ledgers: Arc::clone(&self.ledgers),
             leadership: Leadership::permanent(),

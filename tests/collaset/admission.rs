@@ -1,4 +1,4 @@
-//! What is refused, and with which words; what is defaulted; what passes untouched.
+//! What admission refuses, with which messages; which defaults it adds; and what passes unchanged.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{
@@ -13,10 +13,10 @@ use testbed::kubectl::Said;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
-/// A namespace, once CollaSets are judged.
+/// A namespace in which the server already judges CollaSets.
 async fn scope(prefix: &str) -> Scope {
     let scope = Bed::shared().await.scope(prefix).await;
-    // Only the dry-run behind the validating webhook knows that a Pod needs containers.
+    // Only the dry run behind the validating webhook finds out that a Pod needs containers.
     let bad = set(
         "probe",
         json!({ "template": { "spec": { "containers": null } } }),
@@ -28,7 +28,7 @@ async fn scope(prefix: &str) -> Scope {
     scope
 }
 
-/// A good CollaSet without Pods, with `part` merged into its spec.
+/// A valid CollaSet without Pods, with `part` merged into its spec.
 pub fn set(name: &str, part: Value) -> Value {
     let mut spec = json!({
         "replicas": 0,
@@ -45,7 +45,7 @@ pub fn set(name: &str, part: Value) -> Value {
     })
 }
 
-/// Objects as raw JSON: nothing is lost or added by types.
+/// A client for raw JSON objects, so that no Rust type drops or adds a field.
 fn raw<K: kube::Resource<DynamicType = ()>>(scope: &Scope) -> Api<DynamicObject> {
     let resource = ApiResource::erase::<K>(&());
     Api::namespaced_with(scope.client.clone(), &scope.namespace, &resource)
@@ -121,14 +121,14 @@ async fn stored_collaset_differs_from_written_only_by_defaults() {
     assert_eq!(pods(&scope).await, 0, "nothing is made of a dry-run");
 }
 
-/// `kubectl ARGS… -f FILE -n NAMESPACE` with the object.
+/// Runs `kubectl ARGS… -f FILE -n NAMESPACE` with the object.
 pub async fn kubectl(scope: &Scope, args: &[&str], object: &Value) -> Said {
     let args = [args, &["-n", &scope.namespace]].concat();
     Bed::shared().await.ask_kubectl_about(&args, object).await
 }
 
 #[tokio::test]
-async fn kubectl_tries_compares_and_warns() {
+async fn kubectl_dry_run_diff_and_apply_show_warnings() {
     let scope = scope("kubectl").await;
     let mut web = set("web", json!({}));
     let tried = kubectl(&scope, &["apply", "--dry-run=server", "-o", "json"], &web).await;
@@ -152,7 +152,7 @@ async fn kubectl_tries_compares_and_warns() {
     let warned = kubectl(&scope, &["apply"], &web).await.text();
     for warning in [
         "Warning: spec.updateStrategy.rollingUpdate.byPartition.partition: 3 is more than the 0 replicas",
-        "Warning: spec.template: nothing can be created from it as things stand",
+        "Warning: spec.template: the API server refuses at present to create an object from it",
         "serviceaccount \"not-yet\" not found",
     ] {
         assert!(warned.contains(warning), "{warning} in {warned}");
@@ -171,11 +171,11 @@ async fn unusable_pod_or_pvc_template_is_refused_with_its_path() {
         json_patch::merge(&mut container, &part);
         json!({ "template": { "spec": { "containers": [container] } } })
     };
-    let claim = |part: Value| {
-        let mut claim = json!({ "metadata": { "name": "data" }, "spec": {
+    let pvc_template = |part: Value| {
+        let mut pvc = json!({ "metadata": { "name": "data" }, "spec": {
             "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } });
-        json_patch::merge(&mut claim, &part);
-        json!({ "volumeClaimTemplates": [claim] })
+        json_patch::merge(&mut pvc, &part);
+        json!({ "volumeClaimTemplates": [pvc] })
     };
     for (index, (part, wanted)) in [
         (json!({ "template": { "spec": { "containers": null } } }), "spec.template.spec.containers: Required value"),
@@ -195,15 +195,15 @@ async fn unusable_pod_or_pvc_template_is_refused_with_its_path() {
             "spec.template.spec.restartPolicy: Unsupported value: \"Perhaps\"",
         ),
         (
-            claim(json!({ "spec": { "resources": { "requests": { "storage": "much" } } } })),
+            pvc_template(json!({ "spec": { "resources": { "requests": { "storage": "much" } } } })),
             "spec.volumeClaimTemplates[0]: PersistentVolumeClaim in version \"v1\" cannot be handled",
         ),
         (
-            claim(json!({ "spec": { "accessModes": ["Often"] } })),
+            pvc_template(json!({ "spec": { "accessModes": ["Often"] } })),
             "spec.volumeClaimTemplates[0].spec.accessModes: Unsupported value: \"Often\"",
         ),
         (
-            claim(json!({ "spec": { "accessModes": [] } })),
+            pvc_template(json!({ "spec": { "accessModes": [] } })),
             "spec.volumeClaimTemplates[0].spec.accessModes: is required",
         ),
         (
@@ -331,15 +331,14 @@ async fn a_pool_may_be_shared_and_holds_each_id_once() {
 
 #[tokio::test]
 async fn pending_pvc_of_a_waiting_pod_is_kept() {
-    let scope = scope("claims").await;
-    let claims: Api<PersistentVolumeClaim> =
-        Api::namespaced(scope.client.clone(), &scope.namespace);
+    let scope = scope("pvcs").await;
+    let pvcs: Api<PersistentVolumeClaim> = Api::namespaced(scope.client.clone(), &scope.namespace);
     let labels = json!({ keys::CONTROL: keys::CONTROL_VALUE, keys::INSTANCE_ID: "0" });
-    let claim: PersistentVolumeClaim = object(&json!({
+    let pvc: PersistentVolumeClaim = object(&json!({
         "metadata": { "name": "data", "labels": labels },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
     }));
-    claims.create(&PostParams::default(), &claim).await.unwrap();
+    pvcs.create(&PostParams::default(), &pvc).await.unwrap();
     let pod: Pod = object(&json!({
         "metadata": { "name": "waiting", "labels": labels },
         "spec": {
@@ -353,7 +352,7 @@ async fn pending_pvc_of_a_waiting_pod_is_kept() {
         .await
         .unwrap();
 
-    let status = refusal(claims.delete("data", &DeleteParams::default()).await);
+    let status = refusal(pvcs.delete("data", &DeleteParams::default()).await);
     assert_eq!(status.code, 403);
     let wanted = "PersistentVolumeClaim data is Pending and Pod waiting mounts it (delete pending mounted pvc is not \
                   allowed); delete the Pod first";
@@ -361,8 +360,5 @@ async fn pending_pvc_of_a_waiting_pod_is_kept() {
     let now = DeleteParams::default().grace_period(0);
     scope.pods().delete("waiting", &now).await.unwrap();
     scope.until_gone(&pod).await;
-    claims
-        .delete("data", &DeleteParams::default())
-        .await
-        .unwrap();
+    pvcs.delete("data", &DeleteParams::default()).await.unwrap();
 }

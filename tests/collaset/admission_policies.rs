@@ -15,8 +15,8 @@ pub struct Policy<'a> {
 }
 
 impl<'a> Policy<'a> {
-    /// Refuses `operation` of `resource` (`group/resource`, without the group for the core) with this reason unless the CEL
-    /// expression holds.
+    /// Makes the API server refuse `operation` of `resource` (`group/resource`, without the group for the core) with
+    /// this reason unless the CEL expression holds.
     pub async fn new(
         scope: &'a Scope,
         (operation, resource): (&str, &str),
@@ -29,7 +29,7 @@ impl<'a> Policy<'a> {
             None => ("", resource),
         };
         let rule = |group: &str, resource: &str, operation: &str| json!({ "apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": [operation] });
-        // A ConfigMap tells when the policy is in force.
+        // The test writes a ConfigMap to find out whether the policy is in force.
         let rules = [
             rule(group, resource, operation),
             rule("", "configmaps", "CREATE"),
@@ -79,7 +79,7 @@ impl<'a> Policy<'a> {
             .is_err()
     }
 
-    /// Takes it back.
+    /// Removes the policy.
     pub async fn lift(self) {
         let delete = DeleteParams::default();
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.scope.client.clone());

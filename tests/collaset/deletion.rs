@@ -22,7 +22,7 @@ async fn until_gone(set: &Set<'_>) {
 }
 
 #[tokio::test]
-async fn its_pods_go_through_their_lifecycle_before_it() {
+async fn deleted_set_waits_for_lifecycle_of_its_pods() {
     let scope = Bed::shared().await.scope("delete").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     set.hold().await;
@@ -132,7 +132,7 @@ async fn set_and_its_rule_are_deleted_at_the_same_time() {
     assert_eq!(scope.list("app=web").await.len(), 0);
 }
 
-/// An operation that waits for the budget when the set is deleted does not keep its Pod.
+/// A Pod whose operation waits for the budget does not delay the deletion of its set.
 #[tokio::test]
 async fn pod_waiting_for_the_budget_is_deleted_with_its_set() {
     let scope = Bed::shared().await.scope("delete-waiting").await;
@@ -152,7 +152,7 @@ async fn pod_waiting_for_the_budget_is_deleted_with_its_set() {
     until_gone(&set).await;
 }
 
-/// A check of labels may guard data: it is asked as ever, and the status says what the deletion waits for.
+/// A label check may protect data, so it is asked during the deletion of a set too. The status names it.
 #[tokio::test]
 async fn other_rules_hold_a_deleted_set_and_are_named() {
     let scope = Bed::shared().await.scope("delete-checks").await;
@@ -177,7 +177,7 @@ async fn other_rules_hold_a_deleted_set_and_are_named() {
         let pod = scope.get(&pod.name_any()).await;
         assert!(is_available(&pod), "{:?}", pod.labels());
     }
-    // Such a rule holds no deletion by hand, and no more does the budget.
+    // Neither a label check nor the budget holds a deletion by hand.
     scope.delete(&before[&0].name_any()).await.unwrap();
     scope.evict(&before[&1].name_any()).await.unwrap();
     let last = before[&2].name_any();
@@ -196,7 +196,7 @@ async fn set_that_is_deleted_waits_for_cooperators_and_names_them() {
     scope.patch(&pod, protected).await.unwrap();
     let background = by(PropagationPolicy::Background);
     set.api.delete("web", &background).await.unwrap();
-    let message = format!("1 Pod left; Pod {pod} waits until finalizer {finalizer} is taken off");
+    let message = format!("1 Pod left; Pod {pod} waits until finalizer {finalizer} is removed");
     let names_finalizer = |set: &operating::api::collaset::CollaSet| {
         condition(set, "Terminating").is_some_and(|c| c.message == message)
     };
@@ -213,7 +213,7 @@ async fn orphaned_pods_of_deleted_set_are_held() {
     let names = set.names().await;
     let orphan = by(PropagationPolicy::Orphan);
     set.api.delete("web", &orphan).await.unwrap();
-    // Before, while and after the garbage collector takes the references off.
+    // Deletions are held before, while and after the garbage collector removes the owner references.
     wait::until("the set to go", async || {
         for name in &names {
             assert_eq!(refusal(scope.delete(name).await).code, 429);
@@ -228,7 +228,7 @@ async fn orphaned_pods_of_deleted_set_are_held() {
     }
 }
 
-/// Nobody else would say why a Pod stays off traffic.
+/// No other object reports why a Pod stays off traffic.
 #[tokio::test]
 async fn refused_deletion_is_reported_on_the_pod() {
     let scope = Bed::shared().await.scope("delete-refused").await;
@@ -241,7 +241,7 @@ async fn refused_deletion_is_reported_on_the_pod() {
     until_gone(&set).await;
 }
 
-/// A set with a Pod that it has told to go and that a rule holds.
+/// A set that has begun to delete one of its Pods, which a rule holds.
 async fn held_from_deletion<'a>(scope: &'a Scope) -> (Set<'a>, String) {
     let set = Set::new(scope, "web", 2, json!({})).await;
     set.hold().await;

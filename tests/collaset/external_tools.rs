@@ -23,13 +23,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::fixtures::Set;
 
-/// `kubectl ARGS… -n NAMESPACE`, which has to succeed.
+/// Runs `kubectl ARGS… -n NAMESPACE`, which must succeed.
 pub async fn kubectl(scope: &Scope, args: &[&str]) -> String {
     let output = Bed::shared().await.ask_kubectl_in(scope, args).await;
     output.success().text()
 }
 
-/// The command of docs/collasets.md.
+/// Runs the command of docs/collasets.md.
 #[tokio::test]
 async fn kubectl_takes_a_rollout_back() {
     let scope = Bed::shared().await.scope("undo").await;
@@ -168,7 +168,7 @@ async fn an_autoscaler_scales_it() {
 
 const METRICS: &str = "v1beta1.external.metrics.k8s.io";
 
-/// An API of external metrics in which there are always 6 of everything.
+/// Installs an API of external metrics whose values are always 6.
 struct Metrics {
     _serving: AbortOnDropHandle<()>,
 }
@@ -183,7 +183,7 @@ impl Metrics {
     }
 }
 
-/// Makes the API server pass requests on to the address, and waits until it does.
+/// Registers the API with this address at the API server, and waits until it is served.
 async fn register(scope: &Scope, address: SocketAddr) {
     let services: Api<Service> = Api::namespaced(scope.client.clone(), &scope.namespace);
     let service = json!({

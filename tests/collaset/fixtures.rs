@@ -20,20 +20,20 @@ pub struct Set<'a> {
 }
 
 impl<'a> Set<'a> {
-    /// The one of this name, which may not be there yet.
+    /// The set of this name, which need not exist yet.
     pub fn of(scope: &'a Scope, name: &'static str) -> Set<'a> {
         let api: Api<CollaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
         Set { scope, name, api }
     }
 
-    /// Creates one whose Pods carry `app=<name>`, with `part` merged into its spec, and waits until it is as wanted.
+    /// Creates a set whose Pods carry `app=<name>`, with `part` merged into its spec, and waits until it has settled.
     pub async fn new(scope: &'a Scope, name: &'static str, replicas: i32, part: Value) -> Set<'a> {
         let set = Set::unsettled(scope, name, replicas, part).await;
         set.settled().await;
         set
     }
 
-    /// The same without waiting.
+    /// Creates the same set without waiting.
     pub async fn unsettled(
         scope: &'a Scope,
         name: &'static str,
@@ -57,7 +57,7 @@ impl<'a> Set<'a> {
         .unwrap();
         for _ in 0..20 {
             match set.api.create(&PostParams::default(), &object).await {
-                // The replica that was asked has been killed by the test meanwhile.
+                // A test may have killed the replica that reviewed the request.
                 Err(Error::Api(status)) if status.code == 500 => {
                     tokio::time::sleep(Duration::from_millis(500)).await;
                 }
@@ -74,7 +74,7 @@ impl<'a> Set<'a> {
         self.api.get(self.name).await.unwrap()
     }
 
-    /// Merges into the spec.
+    /// Merges a part into the spec.
     pub async fn edit(&self, part: Value) -> CollaSet {
         let patch = Patch::Merge(json!({ "spec": part }));
         self.api
@@ -88,7 +88,7 @@ impl<'a> Set<'a> {
             .await;
     }
 
-    /// Waits for the condition Ready of the present generation.
+    /// Waits until the condition Ready is True for the present generation.
     pub async fn settled(&self) -> CollaSet {
         self.until("it to be as wanted", |set| {
             let status = set.status.as_ref();
@@ -139,7 +139,7 @@ impl<'a> Set<'a> {
         )
     }
 
-    /// Its Pods that are not terminating, by instance ID; no two share one.
+    /// The Pods of the set that are not terminating, by instance ID. Panics if two Pods share an ID.
     pub async fn pods(&self) -> BTreeMap<i64, Pod> {
         let api: Api<Pod> = Api::namespaced(self.scope.client.clone(), &self.scope.namespace);
         let list = api
@@ -195,7 +195,7 @@ impl<'a> Set<'a> {
             .unwrap();
     }
 
-    /// Its pool of instance IDs.
+    /// The pool of instance IDs of the set.
     pub fn pools(&self) -> Api<ResourceContext> {
         Api::namespaced(self.scope.client.clone(), &self.scope.namespace)
     }

@@ -18,7 +18,8 @@ fn run(pod: &Pod) -> String {
     statuses.unwrap()[0].container_id.clone().unwrap()
 }
 
-/// A spec whose updates wait for some seconds with the Pod off traffic, so that its kubelet can be made slow meanwhile.
+/// A spec whose updates wait for some seconds with the Pod off traffic, so that the test can make its kubelet slow in
+/// this time.
 fn delayed(mut spec: Value) -> Value {
     spec["updateStrategy"] = json!({ "operationDelaySeconds": 6 });
     spec
@@ -31,7 +32,7 @@ async fn slow_down(scope: &Scope, pod: &str) {
     scope.pause_kubelet(pod).await;
 }
 
-/// As long as a controller that needs not wait for the kubelet takes many times over.
+/// Waits several times as long as a controller needs that does not wait for the kubelet.
 async fn pause() {
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
 }
@@ -57,7 +58,7 @@ async fn resize_ends_when_container_has_its_new_resources() {
     assert_ne!(run(&after), run(&before));
 }
 
-/// As [`memory`], on nodes that can never hold it.
+/// The same as [`memory`], with an amount that no node can provide.
 fn infeasible(amount: &str) -> Value {
     let mut spec = memory(amount);
     spec["template"]["metadata"] = json!({ "annotations": { "plane.test/resize": "Infeasible" } });
@@ -93,7 +94,7 @@ async fn pod_with_infeasible_resize_is_recreated_after_spec_change() {
             condition(pod, "PodResizePending") == Some(true)
         })
         .await;
-    // The kubelet looks at the new spec, and not again at the resize.
+    // The kubelet observes the new spec without another attempt to resize.
     let patch = Patch::Merge(json!({ "spec": { "activeDeadlineSeconds": 100_000 } }));
     let written = scope
         .pods()
@@ -122,7 +123,7 @@ async fn update_waits_for_image_rewritten_by_another_webhook() {
     scope
         .until_pod(&name, "the new image", |p| image(p) == "app:2")
         .await;
-    // As a webhook does that pins images to a digest.
+    // Rewrites images like a webhook that pins them to a digest.
     let pinned = json!({ "spec": { "containers": [{ "name": "app", "image": "app:2-pinned" }] } });
     let patch = Patch::Strategic(pinned);
     scope

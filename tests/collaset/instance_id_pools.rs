@@ -12,7 +12,7 @@ use testbed::{Bed, wait};
 use crate::fixtures::{Pods, Set, condition, image, label, uids};
 use crate::pod_creation_failures::until_condition_false;
 
-/// Waits until the pool holds as many IDs with the updated revision.
+/// Waits until the pool holds this number of IDs with the updated revision.
 async fn until_mended(set: &Set<'_>, count: usize) -> ResourceContext {
     wait::value("the pool to be mended", async || {
         let updated = set.get().await.status.unwrap().updated_revision;
@@ -76,7 +76,7 @@ async fn younger_of_two_pods_with_equal_id_is_deleted() {
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let before = set.pods().await;
     let owner = before[&0].owner_references()[0].clone();
-    // Times of creation are whole seconds.
+    // Creation timestamps have whole seconds, so the test makes them differ.
     let born = before[&0].creation_timestamp().unwrap();
     wait::until("another second", async || {
         k8s_openapi::jiff::Timestamp::now().as_second() > born.0.as_second() + 1
@@ -126,7 +126,7 @@ async fn empty_pool_is_deleted_unless_a_set_uses_it() {
     let exists = async |name: &str| set.pools().get_opt(name).await.unwrap().is_some();
     wait::until("the empty one to go", async || !exists("empty").await).await;
     assert!(exists("used").await && exists("taken").await);
-    // Nobody is left to use the other one once its entries are gone.
+    // No CollaSet uses the other pool, so it can be deleted once its entries are gone.
     let edit = Patch::Merge(json!({ "spec": { "contexts": null } }));
     let (pools, params) = (set.pools(), PatchParams::default());
     pools.patch("taken", &params, &edit).await.unwrap();
@@ -134,7 +134,7 @@ async fn empty_pool_is_deleted_unless_a_set_uses_it() {
     assert!(exists("used").await);
 }
 
-/// What etcd takes at most.
+/// Largest object in bytes that etcd stores.
 const ETCD: usize = 1_572_864;
 
 /// A pool with these entries.
@@ -169,7 +169,7 @@ async fn the_largest_pool_is_stored_with_bytes_to_spare() {
         let managed = serde_json::to_string(&stored.metadata.managed_fields).unwrap();
         let (object, managed) = (serde_json::to_string(&stored).unwrap().len(), managed.len());
         println!("{count} IDs: {object} bytes, of them {managed} of managedFields");
-        // The list is atomic: however long it is, it is one field.
+        // The list of contexts is atomic: server-side apply treats it as one field, however long it is.
         assert!(managed < 2_000 && object + 50_000 < ETCD, "{object}");
     }
     let beyond = pool_of("beyond", &fresh(ETCD / 130));
@@ -182,14 +182,14 @@ async fn the_largest_pool_is_stored_with_bytes_to_spare() {
 async fn set_with_full_pool_continues_with_its_instance_ids() {
     let scope = Bed::shared().await.scope("pool-full").await;
     let set = Set::of(&scope, "web");
-    // Room for five IDs of the set.
+    // The pool has room for five IDs of the set.
     let entry = headroom::MAX_POOL_BYTES / headroom::max_replicas("web");
     let foreign = |id: usize, filler: usize| {
         let data =
             json!({ "Owner": "somebody", "PodJustCreate": "true", "Note": "x".repeat(filler) });
         json!({ "id": id, "data": data })
     };
-    // As the bound counts it, with the commas after the last key and after the entry.
+    // The size as the bound counts it, with the commas after the last key and after the entry.
     let frame = foreign(1000, 0).to_string().len() + 2;
     let bytes = headroom::MAX_POOL_BYTES - 5 * entry - entry / 2;
     let filler = |id: usize| bytes / 100 - frame + if id == 1000 { bytes % 100 } else { 0 };

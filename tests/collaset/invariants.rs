@@ -1,4 +1,4 @@
-//! What must hold for a set with a PVC template once nobody changes it any more, whatever happened before.
+//! Invariants of a set with a PVC template that nobody changes any more, whatever happened before.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,23 +19,24 @@ use testbed::wait;
 use crate::fixtures::{Set, condition, label};
 use crate::pvcs;
 
-/// The prefix that a webhook puts before images. Pods keep it when the webhook is gone.
+/// Prefix that a webhook adds to images. Pods keep it when the webhook is gone.
 pub const MIRROR: &str = "mirror/";
 
-/// All of a set that depends neither on time nor on names chosen at random.
+/// The state of a set, without times and without names chosen at random.
 #[derive(Debug, PartialEq)]
 pub struct Rest {
-    /// What each Pod is to run, as in [`Rest::revisions`], and its revision, by instance ID.
+    /// The image and memory of each Pod, as in [`Rest::revisions`], and its revision, by instance ID.
     pub pods: BTreeMap<i64, (String, String)>,
     /// The pool of instance IDs.
     pub pool: BTreeMap<i64, BTreeMap<String, String>>,
-    /// Position in the history of each revision and what it runs, the image and the memory that it asks for if any, by name.
+    /// The position of each revision in the history, with the image and the memory request of its template, by name.
     pub revisions: BTreeMap<String, (i64, String)>,
     /// Status and reason of each condition, by type.
     pub conditions: BTreeMap<String, (String, String)>,
 }
 
-/// Waits until everything is so. The set's Pods are those of the namespace, and its rule has its name.
+/// Waits until all invariants hold. The namespace must contain no Pods of others, and the rule must have the name of
+/// the set.
 pub async fn until_at_rest(set: &Set<'_>) -> Rest {
     let begun = Instant::now();
     loop {
@@ -50,7 +51,7 @@ pub async fn until_at_rest(set: &Set<'_>) -> Rest {
     }
 }
 
-/// Reads the state at rest, or returns which part is not at rest.
+/// Reads the state, or returns which part of it has not settled.
 async fn read_rest(set: &Set<'_>) -> Result<Rest, String> {
     let object = set.get().await;
     let ready = condition(&object, "Ready").ok_or("no condition Ready")?;
@@ -58,7 +59,7 @@ async fn read_rest(set: &Set<'_>) -> Result<Rest, String> {
         return Err(format!("{ready:?}"));
     }
     let pods = pods(set, &object).await?;
-    claims_are_theirs(set, &pods).await?;
+    pvcs_are_theirs(set, &pods).await?;
     let pool = pool(set, &pods).await?;
     let status: RuleStatus = set.scope.status(set.name).await;
     if ledger_claims(&status) != 0 || status.waiting_pods != 0 {
@@ -89,7 +90,8 @@ async fn read_rest(set: &Set<'_>) -> Result<Rest, String> {
     })
 }
 
-/// Its Pods: as many as wanted, all serving, each with an ID of its own, and no trace of any operation.
+/// Checks the Pods of the set: the wanted number, all serving, each with its own ID, and without a trace of an
+/// operation.
 async fn pods(set: &Set<'_>, object: &CollaSet) -> Result<BTreeMap<i64, Pod>, String> {
     let mut pods = BTreeMap::new();
     for pod in set.scope.pods().list(&ListParams::default()).await.unwrap() {
@@ -100,7 +102,7 @@ async fn pods(set: &Set<'_>, object: &CollaSet) -> Result<BTreeMap<i64, Pod>, St
             keys::INSTANCE_ID,
             keys::REVISION,
             keys::SERVICE_AVAILABLE,
-            keys::UPDATE_INCLUDED, // a user's; it goes with the next update
+            keys::UPDATE_INCLUDED, // written by users; the next update removes it
         ];
         let unexpected_labels: Vec<_> = pod
             .labels()
@@ -127,8 +129,8 @@ async fn pods(set: &Set<'_>, object: &CollaSet) -> Result<BTreeMap<i64, Pod>, St
     }
 }
 
-/// Each Pod has its claim, and there is no other claim in the namespace.
-async fn claims_are_theirs(set: &Set<'_>, pods: &BTreeMap<i64, Pod>) -> Result<(), String> {
+/// Checks that each Pod has its PVC, and that the namespace has no other PVC.
+async fn pvcs_are_theirs(set: &Set<'_>, pods: &BTreeMap<i64, Pod>) -> Result<(), String> {
     let mut mounted: Vec<_> = pods.values().flat_map(pvcs::mounted).collect();
     for id in pods.keys() {
         let own: Vec<_> = pvcs::of(set.scope, *id)
@@ -137,14 +139,14 @@ async fn claims_are_theirs(set: &Set<'_>, pods: &BTreeMap<i64, Pod>) -> Result<(
             .map(ResourceExt::name_any)
             .collect();
         if own.len() != 1 || own != pvcs::mounted(&pods[id]) {
-            return Err(format!("claims of ID {id}: {own:?}"));
+            return Err(format!("PVCs of ID {id}: {own:?}"));
         }
     }
     mounted.sort();
     let all = pvcs::names(set.scope).await;
     match all == mounted {
         true => Ok(()),
-        false => Err(format!("claims {all:?}, {mounted:?} are mounted")),
+        false => Err(format!("PVCs {all:?}, {mounted:?} are mounted")),
     }
 }
 
@@ -173,7 +175,7 @@ async fn pool(
     }
 }
 
-/// The image in a spec, and the memory that it asks for, if any.
+/// The image in a spec, and the memory request, if any.
 fn content(spec: &Value) -> String {
     let container = &spec["containers"][0];
     let image = container["image"].as_str().unwrap_or_default();

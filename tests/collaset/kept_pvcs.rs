@@ -13,7 +13,7 @@ use crate::pvcs::{self, mounted};
 
 /// A set of two Pods, created again with a larger PVC template. The partition keeps its Pods, so they keep the PVCs of
 /// the former set.
-async fn on_kept_claims(scope: &Scope) -> Set<'_> {
+async fn on_kept_pvcs(scope: &Scope) -> Set<'_> {
     pvcs::volumes(scope, 8).await;
     let set = Set::new(scope, "web", 2, pvcs::template(scope, "1Gi")).await;
     delete(&set, PropagationPolicy::Orphan).await;
@@ -21,11 +21,11 @@ async fn on_kept_claims(scope: &Scope) -> Set<'_> {
     spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
     let set = Set::new(scope, "web", 2, spec).await;
     let uid = set.get().await.uid();
-    let claims = pvcs::all(scope).await;
-    let mark = |claim: &k8s_openapi::api::core::v1::PersistentVolumeClaim| {
-        claim.labels().get(keys::KEPT_FOR).cloned()
+    let pvcs = pvcs::all(scope).await;
+    let mark = |pvc: &k8s_openapi::api::core::v1::PersistentVolumeClaim| {
+        pvc.labels().get(keys::KEPT_FOR).cloned()
     };
-    assert!(claims.len() == 2 && claims.iter().all(|claim| mark(claim) == uid));
+    assert!(pvcs.len() == 2 && pvcs.iter().all(|pvc| mark(pvc) == uid));
     until_event(
         scope,
         "IncludeTarget",
@@ -36,18 +36,18 @@ async fn on_kept_claims(scope: &Scope) -> Set<'_> {
 }
 
 /// Asserts that a PVC exists, is not terminating, and that the set has released it permanently.
-async fn assert_let_go(scope: &Scope, claim: &str) {
-    let claim = pvcs::get(scope, claim).await;
-    assert_eq!(claim.metadata.deletion_timestamp, None);
-    assert!(claim.owner_references().is_empty());
-    let labels = claim.labels();
+async fn assert_released(scope: &Scope, pvc: &str) {
+    let pvc = pvcs::get(scope, pvc).await;
+    assert_eq!(pvc.metadata.deletion_timestamp, None);
+    assert!(pvc.owner_references().is_empty());
+    let labels = pvc.labels();
     assert!(labels.contains_key(keys::ORPHANED) && !labels.contains_key(keys::KEPT_FOR));
 }
 
 #[tokio::test]
 async fn kept_pvcs_serve_next_pods_and_are_released_with_them() {
-    let scope = Bed::shared().await.scope("kept-claims").await;
-    let set = on_kept_claims(&scope).await;
+    let scope = Bed::shared().await.scope("kept-pvcs").await;
+    let set = on_kept_pvcs(&scope).await;
     let before = set.pods().await;
     let (first, second) = (mounted(&before[&0]), mounted(&before[&1]));
     scope
@@ -71,18 +71,18 @@ async fn kept_pvcs_serve_next_pods_and_are_released_with_them() {
         })
         .await;
     assert!(after.values().all(|pod| mounted(pod) != second));
-    assert_let_go(&scope, &second[0]).await;
+    assert_released(&scope, &second[0]).await;
 
     set.edit(json!({ "replicas": 0 })).await;
     set.settled().await;
-    wait::until("the claim to be let go", async || {
+    wait::until("the PVC to be released", async || {
         pvcs::get(&scope, &first[0])
             .await
             .labels()
             .contains_key(keys::ORPHANED)
     })
     .await;
-    assert_let_go(&scope, &first[0]).await;
+    assert_released(&scope, &first[0]).await;
     set.edit(json!({ "replicas": 2 })).await;
     set.settled().await;
     let after = set.pods().await;
@@ -95,20 +95,20 @@ async fn kept_pvcs_serve_next_pods_and_are_released_with_them() {
 
 #[tokio::test]
 async fn kept_pvcs_survive_their_set() {
-    let scope = Bed::shared().await.scope("kept-claims-deleted").await;
-    let set = on_kept_claims(&scope).await;
+    let scope = Bed::shared().await.scope("kept-pvcs-deleted").await;
+    let set = on_kept_pvcs(&scope).await;
     let names = pvcs::names(&scope).await;
     delete(&set, PropagationPolicy::Foreground).await;
     assert_eq!(pvcs::names(&scope).await, names);
     for name in &names {
-        assert_let_go(&scope, name).await;
+        assert_released(&scope, name).await;
     }
 }
 
-/// The garbage collector begins with what the set owns, while its Pods are held.
+/// The garbage collector begins with the objects that the set owns, while a rule holds the Pods.
 #[tokio::test]
 async fn retained_and_kept_pvcs_survive_foreground_deletion() {
-    let scope = Bed::shared().await.scope("kept-claims-foreground").await;
+    let scope = Bed::shared().await.scope("kept-pvcs-foreground").await;
     pvcs::volumes(&scope, 6).await;
     let mut spec = pvcs::template(&scope, "1Gi");
     spec["scaleStrategy"] =
@@ -117,8 +117,8 @@ async fn retained_and_kept_pvcs_survive_foreground_deletion() {
     let all = pvcs::names(&scope).await;
     delete(&set, PropagationPolicy::Foreground).await;
     for name in &all {
-        let claim = pvcs::get(&scope, name).await.metadata;
-        let state = (claim.owner_references, claim.deletion_timestamp);
+        let pvc = pvcs::get(&scope, name).await.metadata;
+        let state = (pvc.owner_references, pvc.deletion_timestamp);
         assert_eq!(state, (None, None), "{name}");
     }
     let set = Set::new(&scope, "web", 3, pvcs::template(&scope, "1Gi")).await;
@@ -132,17 +132,17 @@ async fn retained_and_kept_pvcs_survive_foreground_deletion() {
         .await;
     patched.unwrap();
     delete(&set, PropagationPolicy::Foreground).await;
-    assert_let_go(&scope, kept_pvc).await;
-    let others_gone = wait::until("the other claims to go", async || {
+    assert_released(&scope, kept_pvc).await;
+    let others_gone = wait::until("the other PVCs to go", async || {
         pvcs::names(&scope).await == [kept_pvc.as_str()]
     });
     others_gone.await;
 }
 
-/// As `kubectl label pvc … --overwrite` does.
+/// Sets a label as `kubectl label pvc … --overwrite` does.
 #[tokio::test]
 async fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
-    let scope = Bed::shared().await.scope("kept-claims-contradicted").await;
+    let scope = Bed::shared().await.scope("kept-pvcs-contradicted").await;
     pvcs::volumes(&scope, 6).await;
     let set = Set::new(&scope, "web", 1, pvcs::template(&scope, "1Gi")).await;
     let former = pvcs::all(&scope).await[0].labels()[keys::PVC_TEMPLATE_HASH].clone();
@@ -150,11 +150,11 @@ async fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     set.edit(json!({ "volumeClaimTemplates": grown })).await;
     set.settled().await;
     let before = set.pods().await;
-    let claim = mounted(&before[&0])[0].clone();
+    let pvc = mounted(&before[&0])[0].clone();
     let labels = json!({ keys::PVC_TEMPLATE_HASH: former });
     let edit = Patch::Merge(json!({ "metadata": { "labels": labels } }));
     let edited = pvcs::api(&scope)
-        .patch(&claim, &PatchParams::default(), &edit)
+        .patch(&pvc, &PatchParams::default(), &edit)
         .await;
     edited.unwrap();
     until_event(&scope, "ClaimKept", "one of their labels was edited").await;
@@ -169,26 +169,26 @@ async fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     })
     .await;
     set.settled().await;
-    let claim = pvcs::get(&scope, &claim).await;
-    assert!(claim.owner_references().is_empty() && claim.metadata.deletion_timestamp.is_none());
+    let pvc = pvcs::get(&scope, &pvc).await;
+    assert!(pvc.owner_references().is_empty() && pvc.metadata.deletion_timestamp.is_none());
 }
 
-/// By `kubectl label pvc … kusionstack.io/control-`: no cache shows such a claim.
+/// The same as after `kubectl label pvc … kusionstack.io/control-`: no cache shows such a PVC.
 #[tokio::test]
 async fn lost_control_label_of_kept_pvc_is_restored() {
-    let scope = Bed::shared().await.scope("kept-claims-control").await;
-    let set = on_kept_claims(&scope).await;
+    let scope = Bed::shared().await.scope("kept-pvcs-control").await;
+    let set = on_kept_pvcs(&scope).await;
     pvcs::assert_control_label_comes_back(&scope, &set).await;
     assert_eq!(pvcs::names(&scope).await.len(), 2);
 }
 
 #[tokio::test]
 async fn kept_pvc_is_not_given_to_another_set() {
-    let scope = Bed::shared().await.scope("kept-claims-two-sets").await;
+    let scope = Bed::shared().await.scope("kept-pvcs-two-sets").await;
     pvcs::volumes(&scope, 8).await;
     let former = Set::new(&scope, "former", 1, pvcs::template(&scope, "1Gi")).await;
     let pod = former.pods().await[&0].clone();
-    let (name, claim) = (pod.name_any(), mounted(&pod).remove(0));
+    let (name, pvc) = (pod.name_any(), mounted(&pod).remove(0));
     former
         .edit(json!({ "replicas": 0, "scaleStrategy": { "podToExclude": [name] } }))
         .await;
@@ -207,9 +207,9 @@ async fn kept_pvc_is_not_given_to_another_set() {
     set.settled().await;
     let uid = set.get().await.uid();
     let is_kept = async || {
-        let claim = pvcs::get(&scope, &claim).await;
-        let mark = claim.labels().get(keys::KEPT_FOR).cloned();
-        mark == uid && claim.metadata.deletion_timestamp.is_none()
+        let pvc = pvcs::get(&scope, &pvc).await;
+        let mark = pvc.labels().get(keys::KEPT_FOR).cloned();
+        mark == uid && pvc.metadata.deletion_timestamp.is_none()
     };
     assert!(is_kept().await);
 
@@ -217,11 +217,11 @@ async fn kept_pvc_is_not_given_to_another_set() {
     former.edit(part).await;
     former.settled().await;
     let pods = former.pods().await;
-    assert!(pods.values().all(|pod| mounted(pod) != [claim.clone()]));
+    assert!(pods.values().all(|pod| mounted(pod) != [pvc.clone()]));
     former.edit(json!({ "replicas": 0 })).await;
     former.settled().await;
     assert!(is_kept().await);
     set.edit(json!({ "replicas": 1 })).await;
     set.settled().await;
-    assert_eq!(mounted(&set.pods().await[&0]), [claim]);
+    assert_eq!(mounted(&set.pods().await[&0]), [pvc]);
 }

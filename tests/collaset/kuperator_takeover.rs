@@ -1,4 +1,4 @@
-//! A set that Kuperator has stored.
+//! A set that Kuperator has stored, and that Operating takes over.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
@@ -17,10 +17,10 @@ use testbed::{Bed, Scope};
 use crate::fixtures::{Set, ids, uids};
 
 const REVISION: &str = "web-6d4cf56db6";
-/// Kuperator's hash of the claim template below: `golden-1.22.jsonl`.
-const CLAIM_HASH: &str = "55999b8fb9";
+/// Kuperator's hash of the PVC template below, from `golden-1.22.jsonl`.
+const PVC_HASH: &str = "55999b8fb9";
 
-/// Creates an object, raw.
+/// Creates an object from raw JSON.
 async fn create<K>(scope: &Scope, object: Value) -> K
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
@@ -34,7 +34,7 @@ where
     api.create(&PostParams::default(), &object).await.unwrap()
 }
 
-/// No replica, no admission: as if another implementation were at work.
+/// No replica runs and no admission is configured, as under another implementation.
 async fn without_operating(bed: &Bed) {
     bed.kill_all().await;
     let all = (DeleteParams::default(), ListParams::default());
@@ -53,7 +53,7 @@ async fn with_operating(bed: &Bed) {
     bed.until_enforcing().await;
 }
 
-fn claim_template() -> Value {
+fn pvc_template() -> Value {
     json!({
         "metadata": { "name": "data" },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
@@ -64,7 +64,7 @@ fn containers() -> Value {
     json!([{ "name": "app", "image": "app:1", "volumeMounts": [{ "name": "data", "mountPath": "/data" }] }])
 }
 
-/// What Kuperator stores for a set of two Pods with a claim each.
+/// The objects that Kuperator stores for a set of two Pods with one PVC each.
 async fn left_behind(scope: &Scope) {
     let set: CollaSet = create(
         scope,
@@ -80,7 +80,7 @@ async fn left_behind(scope: &Scope) {
                 "template": {
                     "metadata": { "labels": { "app": "web" } }, "spec": { "containers": containers() },
                 },
-                "volumeClaimTemplates": [claim_template()],
+                "volumeClaimTemplates": [pvc_template()],
             },
         }),
     )
@@ -102,12 +102,12 @@ async fn left_behind(scope: &Scope) {
     sets.patch_status("web", &PatchParams::default(), &Patch::Merge(status))
         .await
         .unwrap();
-    // As Go writes the typed objects: with nulls, with what is empty, without what is defaulted.
+    // The form in which Go writes typed objects: with nulls and empty values, without defaults.
     let mut by_go = containers();
     by_go[0]["resources"] = json!({});
-    let mut claim = claim_template();
-    claim["metadata"]["creationTimestamp"] = Value::Null;
-    claim["status"] = json!({});
+    let mut pvc = pvc_template();
+    pvc["metadata"]["creationTimestamp"] = Value::Null;
+    pvc["status"] = json!({});
     create::<ControllerRevision>(
         scope,
         json!({
@@ -122,7 +122,7 @@ async fn left_behind(scope: &Scope) {
                     "metadata": { "creationTimestamp": null, "labels": { "app": "web" } },
                     "spec": { "containers": by_go },
                 },
-                "volumeClaimTemplates": [claim],
+                "volumeClaimTemplates": [pvc],
             } },
         }),
     )
@@ -141,7 +141,7 @@ async fn left_behind(scope: &Scope) {
     }
 }
 
-/// A Pod that serves, and its claim.
+/// Creates a serving Pod and its PVC.
 async fn instance(scope: &Scope, id: i64, owner: &Value) {
     let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
     let volume = json!({
@@ -156,15 +156,15 @@ async fn instance(scope: &Scope, id: i64, owner: &Value) {
         .create(&PostParams::default(), &volume)
         .await
         .unwrap();
-    let mut claim = claim_template();
-    claim["metadata"] = json!({
+    let mut pvc = pvc_template();
+    pvc["metadata"] = json!({
         "generateName": "web-data-", "ownerReferences": [owner],
         "labels": {
             "app": "web", keys::CONTROL: "true", keys::INSTANCE_ID: id.to_string(),
-            keys::PVC_TEMPLATE_NAME: "data", keys::PVC_TEMPLATE_HASH: CLAIM_HASH,
+            keys::PVC_TEMPLATE_NAME: "data", keys::PVC_TEMPLATE_HASH: PVC_HASH,
         },
     });
-    let claim: PersistentVolumeClaim = create(scope, claim).await;
+    let pvc: PersistentVolumeClaim = create(scope, pvc).await;
     let pod: Pod = create(
         scope,
         json!({
@@ -178,7 +178,7 @@ async fn instance(scope: &Scope, id: i64, owner: &Value) {
             "spec": {
                 "containers": containers(),
                 "readinessGates": [{ "conditionType": keys::SERVICE_READY }],
-                "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": claim.name_any() } }],
+                "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": pvc.name_any() } }],
             },
         }),
     )
@@ -196,7 +196,7 @@ async fn instance(scope: &Scope, id: i64, owner: &Value) {
     .unwrap();
 }
 
-async fn claims(scope: &Scope) -> Vec<Option<String>> {
+async fn pvc_uids(scope: &Scope) -> Vec<Option<String>> {
     let api: Api<PersistentVolumeClaim> = Api::namespaced(scope.client.clone(), &scope.namespace);
     let list = api.list(&ListParams::default()).await.unwrap();
     list.items.into_iter().map(|c| c.metadata.uid).collect()
@@ -215,7 +215,7 @@ async fn kuperator_objects_are_taken_over_without_touching_pods() {
         name: "web",
         api,
     };
-    let (before, claims_before) = (set.pods().await, claims(&scope).await);
+    let (before, pvcs_before) = (set.pods().await, pvc_uids(&scope).await);
     with_operating(&bed).await;
 
     let status = set.settled().await.status.unwrap();
@@ -229,7 +229,7 @@ async fn kuperator_objects_are_taken_over_without_touching_pods() {
         assert_eq!(pod.labels(), before[id].labels());
         assert_eq!(pod.metadata.generation, before[id].metadata.generation);
     }
-    assert_eq!(claims(&scope).await, claims_before);
+    assert_eq!(pvc_uids(&scope).await, pvcs_before);
     let revisions: Api<ControllerRevision> =
         Api::namespaced(scope.client.clone(), &scope.namespace);
     assert_eq!(
@@ -242,7 +242,7 @@ async fn kuperator_objects_are_taken_over_without_touching_pods() {
         1
     );
 
-    // And goes on from there.
+    // The set continues from there.
     let mut next = containers();
     next[0]["image"] = json!("app:2");
     set.edit(json!({ "template": { "spec": { "containers": next } } }))

@@ -1,4 +1,4 @@
-//! Nodes whose kubelet is gone: their Pods get a deletion timestamp, and nobody confirms that the containers have
+//! Nodes whose kubelet is gone: their Pods get a deletion timestamp, and no kubelet confirms that the containers have
 //! ended.
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -14,10 +14,10 @@ use testbed::{Bed, Scope, wait};
 use crate::fixtures::{Set, condition, ids, uids};
 use crate::invariants::no_id_was_shared;
 
-/// Whoever holds the lease of a lost node instead of its kubelet.
+/// Holder of the lease of a lost node, instead of its kubelet.
 const NOBODY: &str = "nobody";
 
-/// A node that only Pods of its namespace run on.
+/// A node that runs only Pods of its namespace.
 struct OwnNode<'a> {
     scope: &'a Scope,
     name: String,
@@ -66,14 +66,14 @@ impl<'a> OwnNode<'a> {
         patched.unwrap();
     }
 
-    /// No new Pods.
+    /// Keeps new Pods away from the node.
     async fn cordon(&self) {
         self.patch(json!({ "spec": { "unschedulable": true } }))
             .await;
     }
 
-    /// Its kubelet stops: who plays it leaves a node alone whose lease another holds. A renewal may have been on its way,
-    /// so the lease is taken until the node is given up.
+    /// Stops the kubelet of the node: the simulator ignores a node whose lease another process holds. A renewal may be
+    /// in flight, so this function takes the lease again until the controller-manager has given the node up.
     async fn lose(&self) {
         wait::until("the node to be given up", async || {
             if self.holder().await.as_deref() != Some(NOBODY) {
@@ -94,7 +94,7 @@ impl<'a> OwnNode<'a> {
         taken.unwrap();
     }
 
-    /// The controller-manager has heard nothing of the kubelet for long enough.
+    /// Whether the controller-manager has missed the kubelet for long enough.
     async fn is_given_up(&self) -> bool {
         let node = self.nodes().get(&self.name).await.unwrap();
         let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
@@ -105,7 +105,7 @@ impl<'a> OwnNode<'a> {
     async fn remove(&self) {
         let params = DeleteParams::default();
         let lease = self.leases().delete(&self.name, &params).await;
-        drop(lease); // goes with the node otherwise
+        drop(lease); // if this fails, the lease goes with the node
         self.nodes().delete(&self.name, &params).await.unwrap();
         wait::until("the node to go", async || {
             self.nodes().get_opt(&self.name).await.unwrap().is_none()
@@ -113,12 +113,12 @@ impl<'a> OwnNode<'a> {
         .await;
     }
 
-    /// The object is deleted, and the machine registers anew.
+    /// Deletes the Node object. The machine then registers anew.
     async fn come_back(&self) {
         loop {
             self.remove().await;
             self.create().await;
-            // Who plays the kubelet may have missed that the lease is free.
+            // The simulator may have missed that the lease is free.
             for _ in 0..200 {
                 if self.holder().await.is_some_and(|holder| holder != NOBODY) {
                     return;
@@ -129,8 +129,9 @@ impl<'a> OwnNode<'a> {
     }
 }
 
-/// Deletes Pods under a rule once they are not ready. The taint manager deletes them too, but asks a few times within a
-/// moment only: on a busy machine that moment may come before all of them are marked, and is then refused.
+/// Deletes Pods under a rule once they are not Ready. The taint manager deletes them too, but tries only a few times
+/// within a moment. On a busy machine this moment may end before all Pods are marked, and then its requests are
+/// refused.
 async fn give_up(scope: &Scope, pods: [&Pod; 2]) {
     for pod in pods {
         let name = pod.name_any();
@@ -139,7 +140,8 @@ async fn give_up(scope: &Scope, pods: [&Pod; 2]) {
             let pod = scope.pods().get(&name).await;
             let is_lost = pod.as_ref().is_ok_and(|pod| !is_available(pod));
             if pod.as_ref().is_ok_and(is_available) {
-                // The controller-manager marks it once, and who plays the kubelet may have marked it Ready after that.
+                // The controller-manager marks a Pod only once, and the simulator may have marked it Ready again
+                // afterwards.
                 scope.lose_readiness(&name).await;
             }
             let now = match is_lost {
@@ -160,8 +162,8 @@ async fn give_up(scope: &Scope, pods: [&Pod; 2]) {
     }
 }
 
-/// Pods that run on the nodes of the namespace and are given up soon after theirs is lost: not at once, since a Pod that
-/// the controller-manager has not yet marked as not ready is held.
+/// Spec of Pods that run on the nodes of the namespace and are deleted soon after the loss of their node, and not
+/// immediately: a rule holds a Pod until the controller-manager has marked it as not Ready.
 fn on_own_nodes(scope: &Scope, naming: &str) -> Value {
     let lost = |key: &str| json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 15 });
     json!({
@@ -235,7 +237,7 @@ async fn lost_node_pods_with_random_names_are_recreated_elsewhere() {
     node.come_back().await;
     for pod in lost.as_flattened() {
         let resumed = json!({ "metadata": { "annotations": { PAUSED: null } } });
-        drop(scope.patch(&pod.name_any(), resumed).await); // may be gone already
+        drop(scope.patch(&pod.name_any(), resumed).await); // may be deleted already
         scope.until_gone(pod).await;
     }
     for set in [&random, &named] {

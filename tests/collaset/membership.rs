@@ -47,7 +47,7 @@ async fn a_pod_leaves_alive_and_enters_again() {
     assert_eq!(set.pods().await.len(), 2);
 }
 
-/// Nobody else would end what the set has begun.
+/// No other controller would end an operation that the set has begun.
 #[tokio::test]
 async fn pods_excluded_during_update_serve_again() {
     let scope = Bed::shared().await.scope("leave-amid").await;
@@ -83,7 +83,7 @@ async fn pods_excluded_during_update_serve_again() {
     }
 }
 
-/// It keeps its place in the budget until it has restarted for what the set changed, and then frees it.
+/// The Pod keeps its claim until it has restarted for the change of the set.
 #[tokio::test]
 async fn pod_excluded_after_its_change_serves_after_its_restart() {
     let scope = Bed::shared().await.scope("dropped").await;
@@ -119,12 +119,12 @@ async fn pod_excluded_after_its_change_serves_after_its_restart() {
 
 #[tokio::test]
 async fn pvcs_move_with_excluded_pods() {
-    let scope = Bed::shared().await.scope("exclude-claim").await;
+    let scope = Bed::shared().await.scope("exclude-pvc").await;
     pvcs::volumes(&scope, 3).await;
     let set = Set::new(&scope, "web", 2, pvcs::template(&scope, "1Gi")).await;
     let name = set.pod(1).await.name_any();
     let its = pvcs::of(&scope, 1).await.remove(0).name_any();
-    // By label, without the replicas: another Pod takes the ID, with a claim of its own.
+    // The label excludes the Pod without a change of the replicas: another Pod with a new PVC takes the ID.
     scope
         .label(&name, json!({ keys::TO_EXCLUDE: "1" }))
         .await
@@ -135,9 +135,9 @@ async fn pvcs_move_with_excluded_pods() {
         None,
         "or it could not enter again"
     );
-    let claim = pvcs::get(&scope, &its).await;
-    assert_eq!(claim.metadata.owner_references.unwrap_or_default(), []);
-    assert_eq!(claim.metadata.labels.unwrap()[keys::ORPHANED], "true");
+    let pvc = pvcs::get(&scope, &its).await;
+    assert_eq!(pvc.metadata.owner_references.unwrap_or_default(), []);
+    assert_eq!(pvc.metadata.labels.unwrap()[keys::ORPHANED], "true");
     set.until_pods("a successor", |pods| ids(pods) == [0, 1])
         .await;
     set.settled().await;
@@ -150,11 +150,11 @@ async fn pvcs_move_with_excluded_pods() {
     let pods = set.pods().await;
     assert_eq!(ids(&pods), [0, 1, 2]);
     assert_eq!(pods[&2].name_any(), name);
-    let claim = pvcs::get(&scope, &its).await;
-    let labels = claim.metadata.labels.unwrap();
+    let pvc = pvcs::get(&scope, &its).await;
+    let labels = pvc.metadata.labels.unwrap();
     assert_eq!(labels[keys::INSTANCE_ID], "2");
     assert_eq!(labels.get(keys::ORPHANED), None);
-    assert_eq!(claim.metadata.owner_references.unwrap().len(), 1);
+    assert_eq!(pvc.metadata.owner_references.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn replaced_pair_is_excluded_alive_once_new_pod_serves() {
         .label(&origin, json!({ keys::TO_REPLACE: "1" }))
         .await
         .unwrap();
-    // The origin gets the label `to-delete`, and a rule holds it.
+    // The origin gets the label `to-delete`, and a rule holds its deletion.
     scope
         .until_pod(&origin, "to be told", |p| {
             label(p, keys::TO_DELETE).is_some()
@@ -187,7 +187,7 @@ async fn replaced_pair_is_excluded_alive_once_new_pod_serves() {
         assert!(!is_paired(&out));
     }
     set.release().await;
-    // The status may be of the moment before the half was out.
+    // The status may have been written before the new Pod left.
     set.until_pods("others in their place", |pods| {
         let is_half = |pod: &Pod| [&origin, &new].contains(&&pod.name_any());
         pods.len() == 2 && !pods.values().any(is_half)
@@ -255,7 +255,7 @@ async fn included_pod_without_revision_is_updated_with_the_others() {
     assert_eq!(set.images().await, ["app:1"; 2]);
 }
 
-/// The controller watches managed Pods alone.
+/// The controller watches only managed Pods.
 #[tokio::test]
 async fn pod_is_included_once_it_has_the_control_label() {
     let scope = Bed::shared().await.scope("include-unlabelled").await;
@@ -280,7 +280,7 @@ async fn pod_is_included_once_it_has_the_control_label() {
         "podToInclude: nobody: no such Pod",
     )
     .await;
-    // Else one of the two might be scaled in before it is seen here.
+    // Without the pause, the set might scale in one of the two Pods before the test sees it.
     set.edit(json!({ "replicas": 2, "paused": true })).await;
     scope
         .label("stranger", json!({ keys::CONTROL: keys::CONTROL_VALUE }))

@@ -15,11 +15,11 @@ use testbed::review::{about, review};
 const SIZE: usize = 250_000;
 /// Reviews at once.
 const REVIEWS: usize = 100;
-/// How far the resident memory of a replica may grow, in MiB. With the caches of a large cluster, which take 120 MiB, it would
-/// stay far below the limit of the container, 512 MiB.
+/// Bound for the growth of a replica's resident memory, in MiB. With the caches of a large cluster, which take 120 MiB,
+/// this is still far below the container's limit of 512 MiB.
 const GROWTH: u64 = 320;
 
-/// So many of these entries that they take [`SIZE`] bytes.
+/// As many of these entries as fit into [`SIZE`] bytes.
 fn many(entry: impl Fn(usize) -> Value) -> Value {
     let mut remaining_bytes = SIZE;
     let entries = (0..).map(entry);
@@ -33,7 +33,7 @@ fn many(entry: impl Fn(usize) -> Value) -> Value {
         .collect()
 }
 
-/// The same for a map from these keys.
+/// The same for a map with these keys.
 fn map(key: impl Fn(usize) -> String, value: Value) -> Value {
     let size = key(10_000).len() + value.to_string().len() + 4;
     let keys = (0..SIZE / size).map(key);
@@ -46,7 +46,7 @@ fn nested() -> Value {
     nested.take(100).last().unwrap()
 }
 
-/// A CollaSet that is good otherwise.
+/// A CollaSet that is valid except for its size.
 fn set(change: Value) -> Value {
     let mut set = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
@@ -70,13 +70,13 @@ fn container(part: Value) -> Value {
     set(json!({ "spec": { "template": { "spec": { "containers": [container] } } } }))
 }
 
-/// Objects that take far more memory than bytes, or have far more to say of them; with the object before, of an update.
+/// Pairs of an old and a new object. They take far more memory than bytes, or cause very many errors.
 fn hostile() -> Vec<(Value, Value)> {
     let env =
         container(json!({ "env": many(|n| json!({ "name": format!("a{n}"), "value": "" })) }));
     let mut changed = env.clone();
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("i:2");
-    let claims = |claims: Value| set(json!({ "spec": { "volumeClaimTemplates": claims } }));
+    let pvc_templates = |list: Value| set(json!({ "spec": { "volumeClaimTemplates": list } }));
     let labels = |key: &str| {
         let labels = map(|n| format!("{key}{n}"), json!(""));
         set(json!({ "spec": { "template": { "metadata": { "labels": labels } } } }))
@@ -89,8 +89,8 @@ fn hostile() -> Vec<(Value, Value)> {
         container(json!({ "env": many(|_| json!({ "name": "=", "value": "" })) })),
         labels("a"),
         labels("="),
-        claims(many(|_| json!({}))),
-        claims(many(
+        pvc_templates(many(|_| json!({}))),
+        pvc_templates(many(
             |n| json!({ "metadata": { "name": n }, "spec": nested() }),
         )),
         set(json!({ "metadata": { "managedFields": fields } })),
@@ -113,7 +113,7 @@ fn body(namespace: &str, object: &Value, old: &Value) -> Vec<u8> {
     }))
 }
 
-/// Fails unless it is allowed, or refused in a way that says why.
+/// Fails unless the review is allowed, or refused with a reason.
 fn assert_clear(answer: kube::Result<Value>) {
     let (code, message) = match &answer {
         Ok(verdict) if verdict["allowed"] == json!(true) => return,
@@ -164,7 +164,7 @@ async fn hundred_large_reviews_at_once_take_bounded_memory() {
         assert_eq!(honest.unwrap()["allowed"], json!(true));
         answers.into_iter().for_each(assert_clear);
     }
-    // As large, but of long texts.
+    // An object of the same size, with long texts.
     let env = |n| json!({ "name": format!("A{n}"), "value": "x".repeat(30_000) });
     let honest = container(json!({ "env": (0..8).map(env).collect::<Vec<_>>() }));
     let resource = ApiResource::erase::<CollaSet>(&());

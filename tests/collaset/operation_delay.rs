@@ -11,7 +11,7 @@ use crate::fixtures::{Set, image, label};
 
 const DELAY: i64 = 3;
 
-/// The second in which a Pod was allowed to be operated on.
+/// The second in which the lifecycle allowed the operation on a Pod.
 fn allowed_at(pod: &Pod) -> Option<i64> {
     let nanos: i64 = label(pod, &Family::Operate.key("collaset"))?
         .parse()
@@ -55,7 +55,7 @@ async fn a_scale_in_waits_for_a_delay_of_its_own() {
         .iter()
         .find(|p| p.metadata.deletion_timestamp.is_some())
         .unwrap();
-    // The timestamp of a deletion is when its grace period is over.
+    // The deletion timestamp is the end of the grace period.
     let over = terminating
         .metadata
         .deletion_timestamp

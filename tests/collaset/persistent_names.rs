@@ -8,7 +8,7 @@ use testbed::observer::Observer;
 use crate::fixtures::{Set, uids};
 
 #[tokio::test]
-async fn names_are_ordinals_and_stay_whatever_happens() {
+async fn persistent_names_are_ordinals_and_never_change() {
     let scope = Bed::shared().await.scope("sequence").await;
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let set = Set::new(&scope, "web", 4, naming).await;
@@ -26,7 +26,7 @@ async fn names_are_ordinals_and_stay_whatever_happens() {
     set.settled().await;
     assert_eq!(set.names().await, ["web-0", "web-1", "web-2"]);
 
-    // Made again, one at a time.
+    // All Pods are recreated, one at a time.
     scope.rule("web", json!({ "app": "web" }), json!(1)).await;
     scope.until_at_rest("web", 3).await;
     let observer = Observer::start(&scope).await;

@@ -71,7 +71,7 @@ async fn failed_image_pull_is_reported_and_corrected_image_pulled() {
     until_condition_false(&set, "Ready", "Unavailable", "ImagePullBackOff").await;
     set.image("app:1").await;
     set.settled().await;
-    // The same on the way of an update.
+    // The same during an update.
     set.image("app:non-exist").await;
     until_condition_false(&set, "Update", "UpdateFailed", "app:non-exist").await;
     set.image("app:2").await;

@@ -16,7 +16,7 @@ use crate::fixtures::{Pods, Set, condition, ids, label, uids};
 use crate::membership::until_event;
 use crate::pvcs::{self, mounted};
 
-/// Spec with a claim template and a retention policy for both cases.
+/// Spec with a PVC template and one retention policy for both cases.
 fn template(scope: &Scope, retention: &str) -> Value {
     let mut spec = pvcs::template(scope, "1Gi");
     spec["scaleStrategy"] = json!({ "persistentVolumeClaimRetentionPolicy": {
@@ -37,7 +37,7 @@ pub async fn delete(set: &Set<'_>, propagation: PropagationPolicy) {
     .await;
 }
 
-/// Names of the mounted claims, by instance ID.
+/// Names of the mounted PVCs, by instance ID.
 fn volumes(pods: &Pods) -> BTreeMap<i64, Vec<String>> {
     pods.iter().map(|(id, pod)| (*id, mounted(pod))).collect()
 }
@@ -78,7 +78,7 @@ async fn orphans_keep_pvcs_when_set_returns_with_new_template() {
     let mut before: BTreeSet<_> = pvcs::names(&scope).await.into_iter().collect();
     delete(&set, PropagationPolicy::Orphan).await;
 
-    // Back again as well, where the revision of the template is there already.
+    // The second round returns to the first template, whose revision already exists.
     for size in ["2Gi", "1Gi"] {
         let set = Set::new(&scope, "web", 2, pvcs::template(&scope, size)).await;
         until_event(
@@ -87,12 +87,12 @@ async fn orphans_keep_pvcs_when_set_returns_with_new_template() {
             "is kept: the CollaSet never deletes it",
         )
         .await;
-        // Claims are deleted once nobody mounts them.
+        // The set deletes PVCs that no Pod mounts any more.
         set.image("app:2").await;
         set.settled().await;
         for name in &before {
-            let claim = pvcs::get(&scope, name).await;
-            assert_eq!(claim.metadata.deletion_timestamp, None, "{name}");
+            let pvc = pvcs::get(&scope, name).await;
+            assert_eq!(pvc.metadata.deletion_timestamp, None, "{name}");
         }
         before.extend(pvcs::names(&scope).await);
         delete(&set, PropagationPolicy::Orphan).await;
@@ -122,7 +122,7 @@ async fn orphans_keep_pvcs_when_their_pool_ids_are_taken() {
     assert_eq!(pvcs::names(&scope).await, names);
 }
 
-/// By `kubectl label pvc … --overwrite`.
+/// The same as `kubectl label pvc … --overwrite`.
 #[tokio::test]
 async fn pvcs_with_edited_labels_stay_with_their_pods() {
     let scope = Bed::shared().await.scope("data-relabelled").await;
@@ -134,13 +134,13 @@ async fn pvcs_with_edited_labels_stay_with_their_pods() {
         (0, keys::INSTANCE_ID, "1"),
         (1, keys::PVC_TEMPLATE_NAME, "logs"),
     ] {
-        let claim = &mounted(&before[&id])[0];
-        let was = pvcs::get(&scope, claim).await.labels()[key].clone();
+        let pvc = &mounted(&before[&id])[0];
+        let was = pvcs::get(&scope, pvc).await.labels()[key].clone();
         let edit = Patch::Merge(json!({ "metadata": { "labels": { key: value } } }));
-        let edited = api.patch(claim, &PatchParams::default(), &edit).await;
+        let edited = api.patch(pvc, &PatchParams::default(), &edit).await;
         edited.unwrap();
         wait::until("the label to be as it was", async || {
-            pvcs::get(&scope, claim).await.labels()[key] == was
+            pvcs::get(&scope, pvc).await.labels()[key] == was
         })
         .await;
     }
@@ -164,7 +164,7 @@ async fn mismatched_selector_in_excluded_namespace_creates_no_pod() {
     let excluded = namespaces.patch(&scope.namespace, &params, &exclude).await;
     excluded.unwrap();
     let set = Set::of(&scope, "web");
-    // The API server learns of the label a little later.
+    // The API server learns of the label a moment later.
     wait::until("nobody to look", async || {
         let spec = json!({
             "replicas": 2, "selector": { "matchLabels": { "app": "web" } },
@@ -227,7 +227,7 @@ async fn orphans_keep_their_revision_beside_a_set_that_overlaps() {
     let second = Set::new(&scope, "two", 1, spec.clone()).await;
     let before = first.pods().await;
     delete(&first, PropagationPolicy::Orphan).await;
-    second.edit(json!({ "replicas": 2 })).await; // it looks at what nobody controls
+    second.edit(json!({ "replicas": 2 })).await; // the second set now looks at uncontrolled Pods
     second.settled().await;
 
     let first = Set::new(&scope, "one", 2, spec).await;
@@ -239,7 +239,8 @@ async fn orphans_keep_their_revision_beside_a_set_that_overlaps() {
     }
 }
 
-/// The API server refuses every patch of a ControllerRevision whose data it writes in other bytes than they came in: `&&` as `\u0026\u0026`.
+/// The API server refuses every patch of a ControllerRevision if it encodes the data in other bytes than it received,
+/// such as `&&` as `\u0026\u0026`.
 #[tokio::test]
 async fn revisions_with_go_escaped_characters_are_recorded_released_and_adopted() {
     let scope = Bed::shared().await.scope("revision-signs").await;
@@ -284,8 +285,8 @@ async fn pvcs_of_another_set_stay_unchanged() {
     assert_eq!(retained.len(), 1);
     let second = Set::new(&scope, "second", 1, spec).await;
     assert_ne!(mounted(&second.pod(0).await), retained);
-    let claim = pvcs::get(&scope, &retained[0]).await;
-    assert!(claim.owner_references().is_empty());
+    let pvc = pvcs::get(&scope, &retained[0]).await;
+    assert!(pvc.owner_references().is_empty());
 }
 
 #[tokio::test]
@@ -327,13 +328,13 @@ async fn recreated_pod_waits_for_the_end_of_the_old_one() {
     scope
         .until_pod(&name, "to be off traffic", |p| may_operate(p, "collaset"))
         .await;
-    scope.pause_kubelet(&name).await; // the Pod will not end
+    scope.pause_kubelet(&name).await; // so the Pod does not end
     set.edit(json!({ "updateStrategy": { "operationDelaySeconds": null } }))
         .await;
-    let claim = mounted(&before[&0]).remove(0);
+    let pvc = mounted(&before[&0]).remove(0);
     until_waiting(
         &set,
-        &format!("waiting for Pod {name}, which still mounts PVC {claim}, to end"),
+        &format!("waiting for Pod {name}, which still mounts PVC {pvc}, to end"),
     )
     .await;
     assert_eq!(scope.list("app=web").await.len(), 1);
@@ -379,7 +380,7 @@ async fn lost_control_label_of_pod_is_restored() {
         let set = Set::new(&scope, name, 2, spec).await;
         let before = set.pods().await;
         let lost = before[&1].name_any();
-        // Of a Pod with claims they tell the ID.
+        // The PVCs of a Pod show its ID.
         let edit = match name {
             "plain" => json!({ keys::CONTROL: null }),
             _ => json!({ keys::CONTROL: null, keys::INSTANCE_ID: "7" }),
@@ -398,7 +399,7 @@ async fn lost_control_label_of_pod_is_restored() {
 
 #[tokio::test]
 async fn lost_control_label_of_pvc_is_restored() {
-    let scope = Bed::shared().await.scope("data-claim-control").await;
+    let scope = Bed::shared().await.scope("data-pvc-control").await;
     pvcs::volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "Delete")).await;
     pvcs::assert_control_label_comes_back(&scope, &set).await;
@@ -424,23 +425,18 @@ async fn retained_pvc_unseen_by_caches_survives_its_set() {
             json!({ "labels": { keys::CONTROL: null } }),
             json!({ "labels": { keys::CONTROL: null }, "ownerReferences": [reference] }),
         ];
-        for (claim, edit) in all.iter().zip(edits) {
-            hand(&scope, claim, edit).await;
+        for (pvc, edit) in all.iter().zip(edits) {
+            hand(&scope, pvc, edit).await;
         }
         delete(&set, propagation).await;
         assert_outlast(&scope, &all).await;
-        for claim in all {
-            hand(
-                &scope,
-                &claim,
-                json!({ "labels": { keys::CONTROL: "true" } }),
-            )
-            .await;
+        for pvc in all {
+            hand(&scope, &pvc, json!({ "labels": { keys::CONTROL: "true" } })).await;
         }
     }
 }
 
-/// A set without a policy of retention keeps it by the label alone.
+/// The set has no retention policy, so only the label keeps the PVC.
 #[tokio::test]
 async fn kept_pvc_unseen_by_caches_survives_foreground_deletion() {
     let scope = Bed::shared().await.scope("data-unseen-kept").await;
@@ -454,21 +450,21 @@ async fn kept_pvc_unseen_by_caches_survives_foreground_deletion() {
     assert_outlast(&scope, &all).await;
 }
 
-/// Edits the metadata of a claim by hand.
-async fn hand(scope: &Scope, claim: &str, metadata: serde_json::Value) {
+/// Edits the metadata of a PVC as a user does.
+async fn hand(scope: &Scope, pvc: &str, metadata: serde_json::Value) {
     let edit = Patch::Merge(json!({ "metadata": metadata }));
     let api = pvcs::api(scope);
-    let edited = api.patch(claim, &PatchParams::default(), &edit).await;
+    let edited = api.patch(pvc, &PatchParams::default(), &edit).await;
     edited.unwrap();
 }
 
-/// That claims are there once their set has gone, and have no owner.
+/// Asserts that the PVCs outlive their set and have no owner.
 async fn assert_outlast(scope: &Scope, all: &[String]) {
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-    for claim in all {
-        let metadata = pvcs::api(scope).get(claim).await.unwrap().metadata;
+    for pvc in all {
+        let metadata = pvcs::api(scope).get(pvc).await.unwrap().metadata;
         let state = (metadata.owner_references, metadata.deletion_timestamp);
-        assert_eq!(state, (None, None), "{claim}");
+        assert_eq!(state, (None, None), "{pvc}");
     }
 }
 
@@ -486,7 +482,7 @@ async fn pvcs_of_replaced_pod_are_deleted_despite_retention() {
         .until_pods("the new half alone", |pods| ids(pods) == [1, 2])
         .await;
     let mounted_pvcs: BTreeSet<String> = after.values().flat_map(mounted).collect();
-    wait::until("the claim of the origin to go", async || {
+    wait::until("the PVC of the origin to go", async || {
         let names: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
         names == mounted_pvcs
     })
@@ -502,11 +498,11 @@ async fn other_template_pvc_survives_inclusion_and_update_of_its_pod() {
     spec["updateStrategy"] = json!({ "rollingUpdate": { "byLabel": {} } });
     let set = Set::new(&scope, "web", 2, spec).await;
     let pod = set.pods().await[&1].clone();
-    let (name, claim) = (pod.name_any(), mounted(&pod)[0].clone());
+    let (name, pvc) = (pod.name_any(), mounted(&pod)[0].clone());
     set.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }))
         .await;
     set.settled().await;
-    // Nobody is updated to the other template yet.
+    // The update does not reach any Pod yet.
     let grown = pvcs::template(&scope, "2Gi")["volumeClaimTemplates"].clone();
     set.edit(json!({
         "replicas": 2, "volumeClaimTemplates": grown,
@@ -516,8 +512,8 @@ async fn other_template_pvc_survives_inclusion_and_update_of_its_pod() {
     set.until_pods("the Pod to be in", |pods| pods.len() == 2)
         .await;
     let is_kept = async || {
-        let claim = pvcs::get(&scope, &claim).await;
-        claim.owner_references().is_empty() && claim.metadata.deletion_timestamp.is_none()
+        let pvc = pvcs::get(&scope, &pvc).await;
+        pvc.owner_references().is_empty() && pvc.metadata.deletion_timestamp.is_none()
     };
     assert!(is_kept().await);
     set.edit(json!({ "scaleStrategy": { "podToInclude": null }, "updateStrategy": { "rollingUpdate": null } }))

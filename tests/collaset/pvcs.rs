@@ -10,7 +10,7 @@ use testbed::{Bed, Scope, wait};
 use crate::fixtures::{Set, ids};
 use crate::membership::until_event;
 
-/// Volumes that claims of the namespace can bind.
+/// Creates volumes that the PVCs of the namespace can bind.
 pub async fn volumes(scope: &Scope, count: usize) {
     let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
     for index in 0..count {
@@ -30,7 +30,7 @@ pub async fn volumes(scope: &Scope, count: usize) {
     }
 }
 
-/// Spec of a set whose Pods mount a claim `data` of this size.
+/// Spec of a set whose Pods mount a PVC `data` of this size.
 pub fn template(scope: &Scope, size: &str) -> Value {
     json!({
         "volumeClaimTemplates": [{
@@ -61,7 +61,7 @@ pub async fn all(scope: &Scope) -> Vec<PersistentVolumeClaim> {
     all
 }
 
-/// Those of an instance ID that a set owns.
+/// PVCs of an instance ID that a set owns.
 pub async fn of(scope: &Scope, id: i64) -> Vec<PersistentVolumeClaim> {
     let mut of = all(scope).await;
     of.retain(|c| {
@@ -74,35 +74,33 @@ pub async fn names(scope: &Scope) -> Vec<String> {
     all(scope).await.iter().map(ResourceExt::name_any).collect()
 }
 
-/// Takes the control label from the claim of instance 1, so that no cache shows it, and deletes its Pod: the next one mounts it, and it has the
-/// label again.
+/// Removes the control label from the PVC of instance 1, so that no cache shows the PVC, and deletes the Pod. Asserts
+/// that the next Pod mounts the same PVC, and that the label is restored.
 pub async fn assert_control_label_comes_back(scope: &Scope, set: &Set<'_>) {
     let pod = set.pods().await[&1].clone();
-    let claim = mounted(&pod).remove(0);
+    let pvc = mounted(&pod).remove(0);
     let edit = Patch::Merge(json!({ "metadata": { "labels": { keys::CONTROL: null } } }));
-    let lost = api(scope)
-        .patch(&claim, &PatchParams::default(), &edit)
-        .await;
+    let lost = api(scope).patch(&pvc, &PatchParams::default(), &edit).await;
     lost.unwrap();
     scope.delete(&pod.name_any()).await.unwrap();
     scope.until_gone(&pod).await;
     let pods = set
         .until_pods("the next one", |pods| ids(pods) == [0, 1])
         .await;
-    assert_eq!(mounted(&pods[&1]), std::slice::from_ref(&claim));
-    let claim = get(scope, &claim).await;
-    assert_eq!(claim.labels()[keys::CONTROL], keys::CONTROL_VALUE);
+    assert_eq!(mounted(&pods[&1]), std::slice::from_ref(&pvc));
+    let pvc = get(scope, &pvc).await;
+    assert_eq!(pvc.labels()[keys::CONTROL], keys::CONTROL_VALUE);
 }
 
-/// Names of the claims that a Pod mounts.
+/// Names of the PVCs that a Pod mounts.
 pub fn mounted(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    let claims = volumes.filter_map(|v| v.persistent_volume_claim.as_ref());
-    claims.map(|c| c.claim_name.clone()).collect()
+    let pvcs = volumes.filter_map(|v| v.persistent_volume_claim.as_ref());
+    pvcs.map(|c| c.claim_name.clone()).collect()
 }
 
 async fn until_count(scope: &Scope, count: usize) {
-    wait::until(&format!("{count} claims"), async || {
+    wait::until(&format!("{count} PVCs"), async || {
         all(scope).await.len() == count
     })
     .await;
@@ -121,13 +119,13 @@ async fn delete(set: &Set<'_>) {
 
 #[tokio::test]
 async fn pvcs_are_deleted_with_their_pods() {
-    let scope = Bed::shared().await.scope("claims").await;
+    let scope = Bed::shared().await.scope("pvcs").await;
     volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
     for (id, pod) in set.pods().await {
         assert_eq!(mounted(&pod), [of(&scope, id).await[0].name_any()]);
     }
-    // A Pod that comes back finds its data.
+    // A recreated Pod finds its data.
     let before = set.pod(0).await;
     scope.delete(&before.name_any()).await.unwrap();
     let after = set
@@ -148,7 +146,7 @@ async fn pvcs_are_deleted_with_their_pods() {
 
 #[tokio::test]
 async fn events_name_deleted_pvcs() {
-    let scope = Bed::shared().await.scope("claims-told").await;
+    let scope = Bed::shared().await.scope("pvcs-told").await;
     volumes(&scope, 2).await;
     let mut spec = template(&scope, "1Gi");
     spec["scaleStrategy"] =
@@ -157,14 +155,14 @@ async fn events_name_deleted_pvcs() {
     let all = names(&scope).await;
     set.edit(json!({ "replicas": 1 })).await;
     set.settled().await;
-    // Which Pod stays depends on which was Ready first.
+    // The scale-in keeps the Pod that became Ready first, which may be either.
     let remaining = set.until_pods("one", |pods| pods.len() == 1).await;
     let mounted = mounted(remaining.values().next().unwrap());
-    let retained = all.iter().find(|claim| !mounted.contains(claim)).unwrap();
-    // The API server keeps a claim that a Pod mounts until the Pod has ended.
-    let claims = api(&scope);
+    let retained = all.iter().find(|pvc| !mounted.contains(pvc)).unwrap();
+    // The API server keeps a mounted PVC until its Pod has ended.
+    let pvcs = api(&scope);
     let params = DeleteParams::default();
-    claims.delete(&mounted[0], &params).await.unwrap();
+    pvcs.delete(&mounted[0], &params).await.unwrap();
     until_event(&scope, "ClaimTerminating", &mounted[0]).await;
     set.edit(json!({ "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": null } }))
         .await;
@@ -186,14 +184,14 @@ async fn deleted_pvc_of_unschedulable_pod_is_recreated() {
         status.is_some_and(|status| status.phase.as_deref() == Some("Bound"))
     })
     .await;
-    // Nothing keeps it: its Pod is on no node.
+    // Nothing keeps this PVC: its Pod is on no node.
     api(&scope)
         .delete(&name, &DeleteParams::default())
         .await
         .unwrap();
-    wait::until("another claim of the name", async || {
-        let claim = api(&scope).get_opt(&name).await.unwrap();
-        claim.is_some_and(|claim| claim.uid() != uid)
+    wait::until("another PVC of the name", async || {
+        let pvc = api(&scope).get_opt(&name).await.unwrap();
+        pvc.is_some_and(|pvc| pvc.uid() != uid)
     })
     .await;
     assert_eq!(of(&scope, 0).await.len(), 1);
@@ -209,25 +207,25 @@ async fn retained_pvcs_are_reused() {
         "whenScaled": "Retain", "whenDeleted": "Retain",
     } });
     let set = Set::new(&scope, "web", 2, spec.clone()).await;
-    let claims = names(&scope).await;
+    let pvcs = names(&scope).await;
     set.edit(json!({ "replicas": 0 })).await;
     set.settled().await;
-    assert_eq!(names(&scope).await, claims);
+    assert_eq!(names(&scope).await, pvcs);
     set.edit(json!({ "replicas": 2 })).await;
     set.settled().await;
-    assert_eq!(names(&scope).await, claims);
+    assert_eq!(names(&scope).await, pvcs);
     delete(&set).await;
-    assert_eq!(names(&scope).await, claims);
-    for claim in all(&scope).await {
-        assert!(claim.owner_references().is_empty());
+    assert_eq!(names(&scope).await, pvcs);
+    for pvc in all(&scope).await {
+        assert!(pvc.owner_references().is_empty());
     }
     let set = Set::new(&scope, "web", 2, spec).await;
     let pods = set.pods().await;
     let mut mounted: Vec<_> = pods.values().flat_map(mounted).collect();
     mounted.sort();
-    assert_eq!((mounted, names(&scope).await), (claims.clone(), claims));
-    for claim in all(&scope).await {
-        assert_eq!(claim.owner_references().len(), 1);
+    assert_eq!((mounted, names(&scope).await), (pvcs.clone(), pvcs));
+    for pvc in all(&scope).await {
+        assert_eq!(pvc.owner_references().len(), 1);
     }
 }
 
@@ -261,7 +259,7 @@ async fn retention_policies_apply_independently() {
 
 #[tokio::test]
 async fn changed_pvc_template_recreates_pods_and_pvcs() {
-    let scope = Bed::shared().await.scope("claim-update").await;
+    let scope = Bed::shared().await.scope("pvc-update").await;
     volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
     let (before, pods) = (names(&scope).await, set.names().await);
@@ -269,13 +267,13 @@ async fn changed_pvc_template_recreates_pods_and_pvcs() {
     set.settled().await;
     assert!(set.names().await.iter().all(|name| !pods.contains(name)));
     assert_eq!(ids(&set.pods().await), [0, 1]);
-    wait::until("the old claims to go", async || {
+    wait::until("the old PVCs to go", async || {
         let names = names(&scope).await;
         names.len() == 2 && names.iter().all(|name| !before.contains(name))
     })
     .await;
-    for claim in all(&scope).await {
-        let requests = claim.spec.unwrap().resources.unwrap().requests.unwrap();
+    for pvc in all(&scope).await {
+        let requests = pvc.spec.unwrap().resources.unwrap().requests.unwrap();
         assert_eq!(requests["storage"].0, "2Gi");
     }
 }

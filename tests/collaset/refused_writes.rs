@@ -15,21 +15,21 @@ use crate::pod_creation_failures::until_condition_false;
 use crate::pvcs::{template, volumes};
 use crate::spec_changes::Dead;
 
-/// As many claims as the namespace may have.
-async fn quota(scope: &Scope, claims: u32) {
+/// Limits the number of PVCs in the namespace.
+async fn quota(scope: &Scope, pvcs: u32) {
     let quotas: Api<ResourceQuota> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let hard = claims.to_string();
+    let hard = pvcs.to_string();
     let quota = json!({
-        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "claims" },
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "pvcs" },
         "spec": { "hard": { "persistentvolumeclaims": hard } },
     });
     let force = PatchParams::apply("test").force();
     quotas
-        .patch("claims", &force, &Patch::Apply(quota))
+        .patch("pvcs", &force, &Patch::Apply(quota))
         .await
         .unwrap();
     wait::until("the quota to be counted", async || {
-        let quota = quotas.get("claims").await.unwrap();
+        let quota = quotas.get("pvcs").await.unwrap();
         let counted = quota.status.unwrap_or_default().hard.unwrap_or_default();
         counted
             .get("persistentvolumeclaims")
@@ -38,7 +38,7 @@ async fn quota(scope: &Scope, claims: u32) {
     .await;
 }
 
-/// A spec whose container asks for this much memory, and restarts when that changes.
+/// A spec whose container requests this much memory, and restarts when the amount changes.
 pub fn memory(amount: &str) -> Value {
     json!({ "template": { "spec": { "containers": [{
         "name": "app", "image": "app:1", "resources": { "requests": { "memory": amount } },
@@ -48,14 +48,14 @@ pub fn memory(amount: &str) -> Value {
 
 #[tokio::test]
 async fn refused_pvc_blocks_only_its_own_pod() {
-    let scope = Bed::shared().await.scope("claim-quota").await;
+    let scope = Bed::shared().await.scope("pvc-quota").await;
     volumes(&scope, 6).await;
     quota(&scope, 3).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
     set.edit(json!({ "replicas": 5 })).await;
     until_condition_false(&set, "Scale", "ScaleOutFailed", "exceeded quota").await;
     let pods = set
-        .until_pods("the third, whose claim is there", |pods| {
+        .until_pods("the third, whose PVC exists", |pods| {
             ids(pods) == [0, 1, 2] && pods.values().all(is_available)
         })
         .await;
@@ -129,7 +129,7 @@ async fn refused_pool_write_blocks_only_new_ids() {
     assert_eq!(ids(&set.pods().await), [0, 1, 2]);
 }
 
-/// What the container of a Pod asks for.
+/// The memory that the container of a Pod requests.
 fn requested(pod: &Pod) -> String {
     let container = &pod.spec.as_ref().unwrap().containers[0];
     let requests = container.resources.clone().unwrap().requests.unwrap();
@@ -138,7 +138,7 @@ fn requested(pod: &Pod) -> String {
 
 #[tokio::test]
 async fn resize_denied_by_policy_with_any_reason_recreates_no_pod() {
-    // `Invalid` is what a policy answers with that gives no reason.
+    // A policy without a reason of its own answers `Invalid`.
     for reason in ["Invalid", "Forbidden"] {
         let scope = Bed::shared().await.scope("no-resize").await;
         let set = Set::new(&scope, "web", 3, memory("1Mi")).await;
@@ -311,7 +311,7 @@ async fn refused_image_takes_no_pod_off_traffic() {
     }
 }
 
-/// A policy that lets no container have the image `app:2`.
+/// A policy that refuses the image `app:2`.
 const NOT_APP_2: &str = "object.spec.containers.all(c, c.image != 'app:2')";
 
 #[tokio::test]
@@ -404,7 +404,7 @@ async fn pods_return_when_the_webhook_of_their_change_fails() {
     let scope = Bed::shared().await.scope("webhook-down").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let before = uids(&set.pods().await);
-    // Of the dry run it is told apart, as of a webhook that dies between the two.
+    // The webhook fails only for real requests, like a webhook that dies between the dry run and the request.
     let change = "!(has(request.dryRun) && request.dryRun) && object.spec.containers.exists(c, c.image == 'app:2')";
     let dead = Dead::for_updates(&scope, change).await;
     set.image("app:2").await;
@@ -418,7 +418,7 @@ async fn pods_return_when_the_webhook_of_their_change_fails() {
     assert_eq!(uids(&set.pods().await), before);
 }
 
-/// A policy for `pods` lets writes of `pods/status` pass, by which the operation begins.
+/// A policy for `pods` lets writes of `pods/status` pass, and such a write begins the operation.
 #[tokio::test]
 async fn refused_lifecycle_step_is_reported_by_pod_and_set() {
     let scope = Bed::shared().await.scope("refused-step").await;

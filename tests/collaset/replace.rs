@@ -1,4 +1,4 @@
-//! Pods that a user has replaced.
+//! Replacements that a user asks for.
 
 use kube::ResourceExt;
 use operating::api::keys;
@@ -11,7 +11,7 @@ use testbed::{Bed, Scope, wait};
 
 use crate::fixtures::{Pods, Set, ids, is_paired, label, uids};
 
-/// A template of Pods of which only one fits on a node: with as many Pods as nodes, a new half can't run.
+/// A template whose Pods need a node each. If there are as many Pods as nodes, a new half can't run.
 fn one_per_node(port: u16) -> Value {
     json!({ "template": { "spec": { "containers": [{
         "name": "app", "image": "app:1", "ports": [{ "containerPort": 80, "hostPort": port }],
@@ -106,7 +106,7 @@ async fn replacement_can_be_cancelled_until_rules_release_the_origin() {
     set.settled().await;
 }
 
-/// As users of Kuperator end a replacement whose new Pod does not become Ready by itself.
+/// Sets the label as users of Kuperator do to end a replacement whose new Pod does not become Ready.
 #[tokio::test]
 async fn label_by_hand_on_a_new_half_completes_the_pair() {
     let scope = Bed::shared().await.scope("replace-by-hand").await;
@@ -155,7 +155,7 @@ async fn rules_do_not_count_hand_labelled_replacement_pod() {
 }
 
 #[tokio::test]
-async fn either_half_may_be_lost() {
+async fn pair_survives_loss_of_either_half() {
     let scope = Bed::shared().await.scope("replace-lost").await;
     let set = Set::new(&scope, "web", 2, one_per_node(7002)).await;
     let before = set.pods().await;

@@ -13,7 +13,7 @@ fn replace(rolling_update: Value) -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": rolling_update } })
 }
 
-/// Two Pods in the middle of a replacement by such as never serve.
+/// Two Pods in the middle of a replacement by new Pods that never serve.
 async fn midway(scope: &Scope) -> (Set<'_>, Pods) {
     let set = Set::new(scope, "web", 2, replace(Value::Null)).await;
     let before = set.pods().await;
@@ -49,7 +49,7 @@ async fn partition_keeps_origins_until_it_is_lowered() {
 }
 
 #[tokio::test]
-async fn the_labelled_are_replaced() {
+async fn by_label_replaces_only_labelled_pods() {
     let scope = Bed::shared().await.scope("replace-label").await;
     let set = Set::new(&scope, "web", 2, replace(json!({ "byLabel": {} }))).await;
     let before = set.pods().await;
@@ -69,7 +69,7 @@ async fn the_labelled_are_replaced() {
 }
 
 #[tokio::test]
-async fn rolled_back_midway_the_origins_stay() {
+async fn rollback_midway_keeps_the_origins() {
     let scope = Bed::shared().await.scope("replace-back").await;
     let (set, before) = midway(&scope).await;
     set.image("app:1").await;
@@ -110,7 +110,7 @@ async fn pairs_finish_when_the_policy_changes_midway() {
     let pods = set.pods().await;
     assert_eq!(pods.values().map(image).collect::<Vec<_>>(), ["app:3"; 2]);
     assert!(!pods.values().any(is_paired));
-    // From now on in place.
+    // From now on the set updates in place.
     let uids_before = uids(&pods);
     set.image("app:4").await;
     set.settled().await;

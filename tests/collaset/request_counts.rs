@@ -8,8 +8,8 @@ use testbed::plane::audit::Event;
 
 use crate::fixtures::Set;
 
-/// What the server wrote of each Pod of a namespace since so many requests, without what was refused. Only the creation that
-/// admission tries by a dry run names no Pod.
+/// The successful writes of the server to each Pod of a namespace, after the first `since` requests. Only a creation in
+/// a dry run by admission has no Pod name.
 async fn writes(bed: &Bed, namespace: &str, since: usize) -> BTreeMap<String, Vec<String>> {
     let of_server = |event: &Event| {
         let about = event.object_ref.as_ref();
@@ -43,7 +43,7 @@ const DRY_RUN: &str = "dry run";
 /// dry run.
 #[tokio::test]
 async fn in_place_update_needs_five_writes_per_waiting_pod() {
-    let bed = Bed::own().await; // nobody has the audit log of a cluster that was there before
+    let bed = Bed::own().await; // a shared plane may have no audit log
     let scope = bed.scope("requests").await;
     let set = Set::new(&scope, "web", 6, json!({})).await;
     scope.rule("web", json!({ "app": "web" }), json!(2)).await;

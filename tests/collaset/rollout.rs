@@ -13,7 +13,7 @@ use crate::fixtures::{Set, is_operating, label};
 
 const PODS: i32 = 20;
 
-/// A set of 20 of which one in ten may be unavailable.
+/// A set of 20 Pods, of which one in ten may be unavailable.
 async fn twenty<'a>(scope: &'a Scope) -> (Set<'a>, Observer) {
     let labels = json!({ "template": { "metadata": { "labels": { "drain": scope.namespace } } } });
     let set = Set::new(scope, "web", PODS, labels).await;
@@ -72,12 +72,12 @@ async fn concurrent_update_drain_and_scale_in_respect_the_rule() {
             Some("worker-1")
         );
     }
-    // 16 are expected from the edit on, of which two may be unavailable.
+    // From the edit on 16 Pods are expected, of which two may be unavailable.
     observer.fewest_available(|_| true, 20).await.at_least(14);
 }
 
 #[tokio::test]
-async fn an_update_that_brings_the_pods_under_another_rule_ends() {
+async fn update_that_moves_pods_under_another_rule_completes() {
     let scope = Bed::shared().await.scope("enters").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let tier = json!({ "app": "web", "tier": "new" });

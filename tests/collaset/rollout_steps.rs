@@ -81,7 +81,7 @@ async fn aborted_rollout_goes_back_to_the_current_revision() {
     let back = |s: &CollaSet| {
         let stalled = condition(s, "Stalled").filter(|c| c.status == "True");
         let back = stalled.is_some_and(|c| c.message.contains("all Pods are of revision"));
-        // Pods that are back and not available yet are named before the abort is.
+        // The condition names Pods that are back but not available yet before it names the abort.
         let ready = condition(s, "Ready").is_some_and(|c| c.reason == "RolloutAborted");
         back && ready && is_free_of_commands(s)
     };
@@ -113,7 +113,7 @@ async fn each_promotion_ends_one_step() {
     let set = Set::new(&scope, "web", 1, steps(pauses)).await;
     set.image("app:2").await;
     for step in 1..=3 {
-        // Nothing else happens meanwhile: the note of the last command must go by itself.
+        // No other event occurs, so the controller must remove the note of the last command by itself.
         set.until("the step", |s| is_at(s, step) && is_free_of_commands(s))
             .await;
         assert_eq!(updated(&set, "app:2").await, 0);

@@ -78,7 +78,7 @@ async fn lost_pod_returns_with_its_id_and_recorded_revision() {
     assert!(label(&first, keys::COMPLETING).is_some() || is_available(&first));
 }
 
-/// Deletes the Pod of an ID; the one that comes after it.
+/// Deletes the Pod of an ID. Returns the next Pod of this ID.
 async fn lose(scope: &Scope, set: &Set<'_>, id: i64) -> k8s_openapi::api::core::v1::Pod {
     let before = set.pod(id).await;
     scope.delete(&before.name_any()).await.unwrap();

@@ -10,7 +10,7 @@ use testbed::{Bed, Scope, wait};
 use crate::admission;
 use crate::fixtures::{Set, condition, uids};
 
-/// A webhook for Pods of the namespace that nobody serves.
+/// A webhook for Pods of the namespace that no server answers.
 pub struct Dead<'a> {
     scope: &'a Scope,
     all: Api<MutatingWebhookConfiguration>,
@@ -22,7 +22,7 @@ impl<'a> Dead<'a> {
         Dead::for_updates(scope, "false").await
     }
 
-    /// Called for Pods that are created, and for changes of Pods for which the CEL expression holds.
+    /// Its rules match creations of Pods, and changes of Pods for which the CEL expression holds.
     pub async fn for_updates(scope: &'a Scope, of: &str) -> Dead<'a> {
         let condition = format!("request.operation == 'CREATE' || ({of})");
         let all: Api<MutatingWebhookConfiguration> = Api::all(scope.client.clone());
@@ -84,7 +84,7 @@ async fn omitted_replicas_keep_stored_value() {
     let before = uids(&set.pods().await);
     let stored = set.edit(json!({ "replicas": null })).await;
     assert_eq!(stored.spec.replicas, Some(3));
-    // As when they are handed over by server-side apply.
+    // The field is removed, as when server-side apply hands it over to another manager.
     let apply = |spec: serde_json::Value| {
         let set = json!({
             "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",

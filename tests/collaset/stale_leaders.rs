@@ -1,5 +1,5 @@
-//! A leader does nothing on the ground of old knowledge: a new leader whose watches are dead, and a leader that was
-//! stopped and continues.
+//! A leader never acts on stale knowledge: neither a new leader whose watches are dead, nor a stopped leader that
+//! continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,10 +18,10 @@ use testbed::{Bed, wait};
 use crate::fixtures::{Set, label};
 use crate::pvcs::{self, mounted};
 
-/// Pods of the set that makes all deletions of its claims in one plan.
+/// Number of Pods of the set that deletes all of its PVCs in one plan.
 const MANY: usize = 120;
 
-/// Has the replica that faults concern follow.
+/// Makes the replica with the faults a follower.
 async fn stalled_follows(bed: &Bed) {
     while bed.leader().await == STALLED {
         bed.kill(STALLED).await;
@@ -33,18 +33,18 @@ async fn stalled_follows(bed: &Bed) {
 #[tokio::test]
 async fn new_leader_with_frozen_pvc_watch_shares_no_pvc() {
     let bed = Bed::with_faults_on_one().await;
-    let scope = bed.scope("claims").await;
+    let scope = bed.scope("pvcs").await;
     pvcs::volumes(&scope, 8).await;
     stalled_follows(&bed).await;
     let watch =
         |asked: &Asked| asked.watches() && asked.uri.path() == "/api/v1/persistentvolumeclaims";
     bed.faults().set(Fault::new(Effect::Freeze).on(watch));
     let set = Set::new(&scope, "web", 2, pvcs::template(&scope, "1Gi")).await;
-    let claims_of = async || -> BTreeMap<i64, Vec<String>> {
+    let pvcs_of = async || -> BTreeMap<i64, Vec<String>> {
         let pods = set.pods().await;
         pods.iter().map(|(id, pod)| (*id, mounted(pod))).collect()
     };
-    let before = claims_of().await;
+    let before = pvcs_of().await;
     bed.only_the_stalled_answers().await;
     wait::until("the stalled to lead", async || {
         bed.leader().await == STALLED
@@ -52,20 +52,20 @@ async fn new_leader_with_frozen_pvc_watch_shares_no_pvc() {
     .await;
     let lost = set.pods().await[&0].name_any();
     scope.delete(&lost).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(10)).await; // it must not go on while its watch is dead
+    tokio::time::sleep(Duration::from_secs(10)).await; // this leader must not act while its watch is dead
     bed.faults().lift();
     set.until_pods("another Pod", |pods| {
         pods.len() == 2 && pods[&0].name_any() != lost
     })
     .await;
-    assert_eq!(claims_of().await, before);
+    assert_eq!(pvcs_of().await, before);
     assert_eq!(pvcs::names(&scope).await.len(), 2);
 }
 
 #[tokio::test]
 async fn stalled_leader_deletes_no_pvcs_in_use_again() {
     let bed = Bed::own().await;
-    let scope = bed.scope("frozen-claims").await;
+    let scope = bed.scope("frozen-pvcs").await;
     pvcs::volumes(&scope, MANY).await;
     let when =
         |scaled: &str| json!({ "persistentVolumeClaimRetentionPolicy": { "whenScaled": scaled } });
@@ -79,7 +79,7 @@ async fn stalled_leader_deletes_no_pvcs_in_use_again() {
     set.edit(json!({ "scaleStrategy": when("Delete") })).await;
     while pvcs::names(&scope).await.len() > MANY - 5 {}
     bed.signal(frozen, Signal::STOP).await;
-    // The admission of this may be asked of the process that stands still.
+    // The API server may send the review of this edit to the stopped process.
     wait::until("the edit", async || {
         let spec = json!({ "spec": { "replicas": MANY, "scaleStrategy": when("Retain") } });
         let params = PatchParams::default();
@@ -97,7 +97,7 @@ async fn stalled_leader_deletes_no_pvcs_in_use_again() {
     let existing: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
     let pods = scope.list("app=web").await;
     let mut lost: Vec<String> = pods.iter().flat_map(mounted).collect();
-    lost.retain(|claim| !existing.contains(claim));
+    lost.retain(|pvc| !existing.contains(pvc));
     assert_eq!(lost, Vec::<String>::new());
 }
 
@@ -135,7 +135,7 @@ async fn late_pvc_deletion_spares_a_pvc_in_use_again() {
     set.edit(json!({ "scaleStrategy": when("Delete") })).await;
     wait::until("a deletion", async || bed.faults().struck() > 0).await;
     bed.signal(STALLED, Signal::STOP).await;
-    // The admission of this may be asked of the process that stands still.
+    // The API server may send the review of this request to the stopped process.
     wait::until("the edit", async || {
         let spec = json!({ "spec": { "replicas": 2, "scaleStrategy": when("Retain") } });
         let params = PatchParams::default();
@@ -154,7 +154,7 @@ async fn late_pvc_deletion_spares_a_pvc_in_use_again() {
     bed.signal(STALLED, Signal::CONT).await;
 }
 
-/// The garbage collector goes by what its watches have shown it: an adoption of the last moment it does not undo.
+/// The garbage collector acts by its watches. It does not revert an adoption that happened just before its decision.
 #[tokio::test]
 async fn orphaning_deletion_keeps_pods_that_garbage_collector_overlooked() {
     let bed = Bed::with_faults_on_one().await;
@@ -163,7 +163,8 @@ async fn orphaning_deletion_keeps_pods_that_garbage_collector_overlooked() {
         match goes_with_a_set_that_is_deleted_alone(&bed).await {
             Some(pods) if pods.is_empty() => return,
             Some(pods) => {
-                // The finalizer may have been on its way out before anything was adopted: the admission of that may take its time.
+                // The removal of the finalizer may have been in flight before the adoption, because its review took
+                // long.
                 failures += 1;
                 assert!(failures < 2, "gone with the set: {pods:?}");
             }
@@ -173,7 +174,7 @@ async fn orphaning_deletion_keeps_pods_that_garbage_collector_overlooked() {
     panic!("each time the set had gone before anything was overlooked");
 }
 
-/// The Pods that have gone; `None` where the next leader has ended the set before anything was overlooked.
+/// The Pods that were deleted; `None` if the next leader ended the set before the garbage collector overlooked a Pod.
 async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>> {
     let scope = bed.scope("overlooked").await;
     pvcs::volumes(&scope, 2).await;
@@ -188,7 +189,7 @@ async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>>
         propagation_policy: Some(PropagationPolicy::Orphan),
         ..DeleteParams::default()
     };
-    // The admission of what the collector writes may be asked of the process that stands still.
+    // The API server may send the review of the collector's writes to the stopped process.
     set.api.delete("web", &orphan).await.unwrap();
     let metadata = async || set.api.get_metadata("web").await.map(|set| set.metadata);
     wait::until("the finalizer to go", async || {
@@ -200,13 +201,14 @@ async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>>
     let api = pvcs::api(&scope);
     let all: Vec<_> = before.iter().flat_map(mounted).collect();
     let params = PatchParams::default();
-    // No cache shows the second ones.
+    // No cache shows the second Pod and its PVC.
     let changes = [owners, unmanaged];
-    for ((pod, claim), change) in before.iter().zip(&all).zip(changes) {
+    for ((pod, pvc), change) in before.iter().zip(&all).zip(changes) {
         let adoption = Patch::Merge(change.clone());
-        // One after the other: a second connection might be to the process that stands still.
+        // The test sends these requests one after the other, because a second connection might reach the stopped
+        // process.
         scope.patch(&pod.name_any(), change).await.unwrap();
-        api.patch(claim, &params, &adoption).await.unwrap();
+        api.patch(pvc, &params, &adoption).await.unwrap();
     }
     let is_there = metadata().await.is_ok();
     bed.signal(STALLED, Signal::CONT).await;
@@ -227,10 +229,10 @@ async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>>
             (None, &None)
         );
     }
-    for claim in all {
-        let metadata = api.get(&claim).await.unwrap().metadata;
+    for pvc in all {
+        let metadata = api.get(&pvc).await.unwrap().metadata;
         let state = (metadata.owner_references, metadata.deletion_timestamp);
-        assert_eq!(state, (None, None), "{claim}");
+        assert_eq!(state, (None, None), "{pvc}");
     }
     Some(deleted)
 }

@@ -120,7 +120,7 @@ async fn a_replacement_is_an_update_and_no_scaling() {
     let scope = Bed::shared().await.scope("replace-told").await;
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let set = Set::new(&scope, "web", 2, replace).await;
-    // Their new halves never become available.
+    // Its new Pods never become available.
     set.image("app:non-exist").await;
     set.until("both pairs", |set| {
         set.status.as_ref().is_some_and(|s| s.replicas == 4)
@@ -136,7 +136,7 @@ async fn a_replacement_is_an_update_and_no_scaling() {
 #[tokio::test]
 async fn immediately_failing_pods_are_recreated_with_backoff() {
     let scope = Bed::shared().await.scope("backoff").await;
-    // The kubelet of the plane would take some of them back to Running.
+    // The simulated kubelet would set some of these Pods back to Running.
     let alone = json!({ "template": { "metadata": { "annotations": { PAUSED: "true" } } } });
     let set = Set::unsettled(&scope, "web", 1, alone).await;
     let mut uids = std::collections::BTreeSet::new();
@@ -149,7 +149,7 @@ async fn immediately_failing_pods_are_recreated_with_backoff() {
             if pod.metadata.deletion_timestamp.is_none() && !ended {
                 uids.insert(pod.uid().unwrap());
                 let name = pod.name_any();
-                // It may be gone by now.
+                // The Pod may be deleted by now.
                 let _ = api
                     .patch_status(&name, &PatchParams::default(), &failed)
                     .await;
@@ -157,7 +157,7 @@ async fn immediately_failing_pods_are_recreated_with_backoff() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    // 1, 2, 4 and 8 s after one another.
+    // The delays are 1, 2, 4 and 8 s.
     assert!((2..=5).contains(&uids.len()), "{uids:?}");
     until_not_ready(&set, "Scaling", &["is Failed and is made again at 2"]).await;
 }
@@ -212,7 +212,7 @@ async fn the_cheapest_pod_is_scaled_in_first() {
     let name = before[&0].name_any();
     let cheap = json!({ "metadata": { "annotations": { keys::DELETION_COST: "-1" } } });
     scope.patch(&name, cheap).await.unwrap();
-    // The Pod and the set come by two watches: the controller is to have seen the annotation before the set.
+    // The Pod and the set arrive by different watches. The pause lets the controller see the annotation before the set.
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     set.edit(json!({ "replicas": 2 })).await;
     set.settled().await;

@@ -129,7 +129,7 @@ fn running(pod: &Pod) -> Vec<Option<String>> {
 }
 
 #[tokio::test]
-async fn the_labelled_are_updated_and_lose_the_label() {
+async fn labelled_pods_are_updated_and_lose_the_label() {
     let scope = Bed::shared().await.scope("by-label").await;
     let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
     let set = Set::new(&scope, "web", 3, by_label).await;
@@ -168,7 +168,7 @@ async fn percentage_rollout_follows_the_order_label() {
         let order = json!({ "metadata": { "labels": { "order": order } } });
         scope.patch(&pod.name_any(), order).await.unwrap();
     }
-    // Pods and sets are watched apart: the labels come first all but surely.
+    // Pods and sets have separate watches, so the labels very probably arrive first.
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     set.image("app:2").await;
     set.settled().await;
@@ -179,7 +179,7 @@ async fn percentage_rollout_follows_the_order_label() {
 }
 
 #[tokio::test]
-async fn a_partition_keeps_that_many_as_they_are() {
+async fn partition_keeps_its_number_of_pods_unchanged() {
     let scope = Bed::shared().await.scope("partition").await;
     let partition =
         |n| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": n } } } });

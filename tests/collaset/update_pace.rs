@@ -11,7 +11,7 @@ use testbed::observer::Observer;
 
 use crate::fixtures::{Set, condition, label};
 
-/// When a Pod became Ready, and when it was made available, as its condition and its label say.
+/// The times at which a Pod became Ready and was made available, by its condition and its label.
 fn ready_and_available(pod: &Pod) -> Option<(Timestamp, Timestamp)> {
     let status = pod.status.as_ref()?;
     let ready = status
@@ -40,13 +40,13 @@ async fn pod_is_available_after_min_ready_seconds() {
     for pod in set.pods().await.values() {
         assert!(waited(pod, 4), "{pod:?}");
     }
-    // After an update in place the time begins anew.
+    // The time starts again after an in-place update.
     set.image("app:2").await;
     set.settled().await;
     for pod in set.pods().await.values() {
         assert!(waited(pod, 4), "{pod:?}");
     }
-    // It is no part of the template, and a Pod that is made from now on need not wait.
+    // `minReadySeconds` is not part of the template, so Pods that are created from now on do not wait.
     let updated = set.get().await.status.unwrap().updated_revision;
     assert_ne!(updated, revision);
     set.edit(json!({ "minReadySeconds": null })).await;
@@ -59,7 +59,7 @@ async fn pod_is_available_after_min_ready_seconds() {
     );
 }
 
-/// Ready is lost and there again before anybody has looked.
+/// The Pod loses Ready and regains it before any watch shows the loss.
 #[tokio::test]
 async fn briefly_unready_pod_restarts_min_ready_seconds() {
     let scope = Bed::shared().await.scope("flap").await;

@@ -1,5 +1,5 @@
-//! The API server fails every n-th write of the server: the same set comes out, and on the way no instance ID is shared
-//! or lost, no claim forgotten, and no rule broken.
+//! The API server fails every n-th write of the server. The set still reaches the same state, and meanwhile no instance
+//! ID is shared or lost, no PVC is forgotten, and no rule is broken.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -20,25 +20,25 @@ use crate::pvcs::{template, volumes};
 const ERROR: Effect = Effect::Answer(StatusCode::INTERNAL_SERVER_ERROR);
 const CONFLICT: Effect = Effect::Answer(StatusCode::CONFLICT);
 
-/// Of any kind of object, leases and events included. A dry run writes nothing.
+/// Matches writes of any kind of object, including leases and Events. A dry run writes nothing.
 fn writes(asked: &Asked) -> bool {
     asked.writes() && !asked.uri.query().unwrap_or_default().contains("dryRun=")
 }
 
-/// So many writes fail after each thing that is asked for; then all goes well again.
+/// Number of writes that fail after each request of the test. Later writes succeed.
 const STRIKES: usize = 4;
 
-/// One life of a set.
+/// One run of the scenario with a new set.
 struct Run<'a> {
     bed: &'a Bed,
     set: Set<'a>,
-    /// What goes wrong, if anything, and how often.
+    /// The fault and its period; `None` for a run without faults.
     strike: Option<(Effect, usize)>,
     struck: Cell<usize>,
 }
 
 impl Run<'_> {
-    /// Asks for something that makes the server write, and waits for what shall come of it.
+    /// Sends a request that makes the server write, and waits for the outcome.
     async fn ask<T>(&self, request: impl Future, outcome: impl Future<Output = T>) -> T {
         let faults = self.bed.faults();
         if let Some((effect, every)) = self.strike {
@@ -65,7 +65,7 @@ impl Run<'_> {
             .await
     }
 
-    /// Uses all kinds of writes; returns what is there after each step.
+    /// Uses all kinds of writes. Returns the state after each step.
     async fn live(&self, spec: Value) -> Vec<Rest> {
         let set = &self.set;
         let made = Set::unsettled(set.scope, set.name, 2, spec);
@@ -98,7 +98,7 @@ impl Run<'_> {
     }
 }
 
-/// A set of two with a claim each, under a rule that lets one go.
+/// A set of two Pods with one PVC each, under a rule that lets one Pod go.
 async fn run(bed: &Bed, store: &Scope, strike: Option<(Effect, usize)>) -> Vec<Rest> {
     let scope = bed.scope("faults").await;
     scope.rule("web", json!({ "app": "web" }), json!(1)).await;
@@ -121,8 +121,8 @@ async fn run(bed: &Bed, store: &Scope, strike: Option<(Effect, usize)>) -> Vec<R
 }
 
 #[tokio::test]
-async fn whichever_writes_fail_the_same_set_comes_out() {
-    // Claims on the budget without effect lapse early.
+async fn set_reaches_same_state_whichever_writes_fail() {
+    // Claims without effect lapse early.
     let bed = Bed::with_faults(Duration::from_secs(20)).await;
     let strikes = [
         (ERROR, 1),

@@ -15,7 +15,7 @@ const PRE_CHECK: &str =
 /// Namespace of the examples.
 const NAMESPACE: &str = "shop";
 
-/// The Deployment of `examples/deployment.yaml` with its rule, at rest; names of the Pods.
+/// The Deployment of `examples/deployment.yaml` with its rule, at rest. Returns the names of the Pods.
 async fn deployment() -> (Ground, Vec<String>) {
     let ground = Ground::new("examples").await;
     ground
@@ -36,7 +36,7 @@ fn example(name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Blocks marked `<!-- tested -->` in a document, in their order, as one script for another namespace.
+/// Blocks marked `<!-- tested -->` in a document, in their order, as one script that uses another namespace.
 fn tested(page: &str, namespace: &str) -> String {
     let text = read(Path::new(page));
     let blocks = parse(&text).blocks.into_iter();

@@ -57,7 +57,7 @@ fn the_readme_is_short() {
     assert!(lines <= MOST_LINES_OF_README, "{lines} lines");
 }
 
-/// Links of a document that lead nowhere, each with its line.
+/// Links of a document without a target, each with its line.
 fn broken_links(page: &Path, text: &str) -> Vec<String> {
     let mut broken = Vec::new();
     for (line, prose) in parse(text).prose {

@@ -1,4 +1,5 @@
-//! The documents are true: links lead somewhere, manifests are accepted by a real API server, and the commands of the examples work.
+//! The documents are correct: every link has a target, a real API server accepts the manifests, and the commands of the
+//! examples work.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod commands;

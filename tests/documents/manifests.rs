@@ -1,6 +1,6 @@
-//! Every manifest of the documents is accepted by the API server with the server's admission in front.
+//! The API server, with the server's admission, accepts every manifest of the documents.
 //!
-//! A block ` ```yaml ` holds whole objects, or the HTML comment on the line before it says what the block is:
+//! A block ` ```yaml ` contains whole objects, unless the HTML comment on the line before it says otherwise:
 //! `<!-- fragment of KIND.path -->` for a part of an object, `<!-- not applied: REASON -->` for anything else.
 
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use crate::markdown::{self, Block, parse, read, root};
 use crate::plane::Ground;
 
-/// What a block of YAML is.
+/// The kind of a block of YAML.
 #[derive(Debug, PartialEq)]
 enum Manifest {
     Objects(Vec<Value>),
     NotApplied,
 }
 
-/// Documents that say how things are; decision records also show proposals.
+/// Documents that describe the present state. Decision records also show proposals.
 fn documents() -> Vec<PathBuf> {
     let mut pages = markdown::documents();
     pages.retain(|page| !page.starts_with("docs/adr"));
@@ -142,7 +142,7 @@ fn yaml_blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// What a block is; the error says what is missing.
+/// The kind of a block, or an error that says what is missing.
 fn manifest(block: &Block) -> Result<Manifest, String> {
     let comment = block.comment.as_deref().unwrap_or_default();
     if let Some(reason) = comment.strip_prefix("not applied:") {
@@ -170,7 +170,7 @@ fn all(text: &str) -> Result<Vec<Value>, String> {
         .collect()
 }
 
-/// The object of kind `KIND` with the part at the place `KIND.path`.
+/// An object of kind `KIND` with the fragment at the path `KIND.path`.
 fn wrap(place: &str, part: Value) -> Result<Value, String> {
     let mut names = place.split('.');
     let kind = names.next().unwrap_or_default();
@@ -212,7 +212,7 @@ fn sample(kind: &str) -> Option<Value> {
     }))
 }
 
-/// The object as kubectl can apply it in any namespace.
+/// The object in a form that kubectl can apply in any namespace.
 fn without_namespace(mut object: Value) -> Value {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("namespace");

@@ -1,4 +1,4 @@
-//! The only file that knows the test bed: a real API server with the installed server in front.
+//! The only file that uses the test bed: a real API server with the installed server in front.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -31,14 +31,14 @@ impl Ground {
         self.bed.kubectl(args).output().await.unwrap()
     }
 
-    /// `kubectl ARGS… -n NAMESPACE`, which has to succeed; what it prints.
+    /// Runs `kubectl ARGS… -n NAMESPACE`, which must succeed. Returns its output.
     pub async fn kubectl(&self, args: &[&str]) -> String {
         let output = self.try_kubectl(args).await;
         assert!(output.status.success(), "kubectl {args:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Applies a manifest; the error is what kubectl says.
+    /// Applies a manifest. The error is the output of kubectl.
     pub async fn apply(&self, manifest: &str) -> Result<(), String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(manifest.as_bytes()).unwrap();
@@ -50,7 +50,7 @@ impl Ground {
         Err(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    /// Runs a shell script with `kubectl` on its path, in the directory of the repository; what it prints.
+    /// Runs a shell script with `kubectl` on its path, in the directory of the repository. Returns its output.
     pub async fn shell(&self, script: &str) -> Result<String, String> {
         let bin = tempfile::tempdir().unwrap();
         let kubectl = bin.path().join("kubectl");
@@ -82,12 +82,12 @@ impl Ground {
         self.scope.all_available(selector, count).await;
     }
 
-    /// Waits until the rule `name` counts `available` Pods and holds no claim.
+    /// Waits until the status of rule `name` has `available` available Pods and no claim.
     pub async fn until_at_rest(&self, name: &str, available: i32) {
         self.scope.until_at_rest(name, available).await;
     }
 
-    /// Looks until `probe` says yes.
+    /// Repeats `probe` until it returns true.
     pub async fn until(&self, condition: &str, probe: impl AsyncFnMut() -> bool) {
         testbed::wait::until(condition, probe).await;
     }

@@ -1,4 +1,4 @@
-//! Deletions by a CollaSet have completed a lifecycle already (contract Q22).
+//! Pods that a CollaSet deletes have completed a lifecycle already (contract Q22).
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

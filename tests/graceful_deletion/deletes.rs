@@ -146,7 +146,7 @@ async fn deletecollection_deletes_all_pods_within_the_budget() {
         scope.label(&pod.name_any(), mark).await.unwrap();
     }
     let those = ListParams::default().labels("told=old");
-    // Again and again, as a script would: each is refused until nothing is left.
+    // The test repeats the request as a script would: each is refused until no Pod is left.
     wait::until("the old ones to go", async || {
         let (pods, delete) = (scope.pods(), DeleteParams::default());
         let _ = pods.delete_collection(&delete, &those).await;
@@ -173,7 +173,7 @@ async fn announced_deletion_in_operate_passes_at_once() {
         .until_pod("deleted", "operate", |p| may_operate(p, "mine"))
         .await;
     scope.delete("deleted").await.unwrap();
-    // An operation that says nothing of a deletion permits none.
+    // An operation without the label `preparing-to-delete` permits no deletion.
     scope.begin("updated", "mine").await.unwrap();
     scope
         .until_pod("updated", "operate", |p| may_operate(p, "mine"))
@@ -182,7 +182,7 @@ async fn announced_deletion_in_operate_passes_at_once() {
     assert!(status.message.contains(UNDERWAY), "{status:?}");
 }
 
-/// The label `preparing-to-delete` is that of the deletion, and tells nothing of the update.
+/// The label `preparing-to-delete` belongs to the deletion, and permits nothing for the update.
 #[tokio::test]
 async fn second_delete_is_held_while_first_waits_for_rules() {
     let scope = bed().await.scope("second").await;
@@ -243,7 +243,8 @@ async fn grace_period_and_propagation_of_the_caller_are_kept() {
         };
         let refused = match evicted {
             true => {
-                // Not by EvictParams, which kube sends under a name that the API server does not know.
+                // The test does not use EvictParams, because kube sends it under a name that the API server does not
+                // know.
                 let eviction = json!({
                     "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name},
                     "deleteOptions": {"gracePeriodSeconds": 5, "propagationPolicy": "Foreground"},
@@ -262,7 +263,7 @@ async fn grace_period_and_propagation_of_the_caller_are_kept() {
             Some(5),
             "{name}"
         );
-        // The garbage collector takes this finalizer off again.
+        // The garbage collector removes this finalizer.
         let versions = observer.versions().await;
         let in_foreground = |p: &Pod| {
             p.name_any() == name && p.finalizers().iter().any(|f| f == "foregroundDeletion")

@@ -29,7 +29,7 @@ fn deletions(scope: &Scope) -> Value {
     json!({ "namespaceSelector": names, "resourceRules": rules })
 }
 
-/// Nothing has begun: neither label nor deletion.
+/// Asserts that no lifecycle has begun: no label, and no deletion.
 async fn assert_untouched(scope: &Scope) {
     let pod = scope.get("web").await;
     assert!(!is_marked(&pod) && !is_terminating(&pod), "{}", json!(pod));
@@ -89,7 +89,7 @@ async fn eviction_that_a_policy_on_evictions_refuses_begins_nothing() {
         "spec": { "policyName": name, "validationActions": ["Deny"] },
     });
     create::<ValidatingAdmissionPolicyBinding>(bed, binding).await;
-    // Of a Pod that is none of ours: nothing but the policy refuses that.
+    // A Pod that is not managed: only the policy refuses this request.
     let other = json!({
         "metadata": { "name": "other", "namespace": scope.namespace },
         "spec": { "containers": [{ "name": "c", "image": "i:1" }] },
@@ -131,7 +131,7 @@ async fn deletion_that_another_webhook_denies_begins_nothing() {
             "name": "deny.operating.test", "admissionReviewVersions": ["v1"], "sideEffects": "None",
             "failurePolicy": "Fail", "timeoutSeconds": 1,
             "namespaceSelector": constraints["namespaceSelector"], "rules": constraints["resourceRules"],
-            // Nobody listens there.
+            // No server listens at this address.
             "clientConfig": { "url": "https://127.0.0.1:1/deny" },
         }],
     });
@@ -151,7 +151,7 @@ async fn deletion_that_another_webhook_denies_begins_nothing() {
     }
 }
 
-/// Whichever of the two webhooks the API server hears first.
+/// The message comes from the webhook that answers the API server first.
 fn refusal_or_failure(outcome: kube::Result<()>) {
     let refused = outcome.unwrap_err().to_string();
     let known = ["deny.operating.test", "can't be deleted"];

@@ -63,7 +63,7 @@ async fn an_eviction_is_admitted_when_operate_is_reached() {
         .await;
     scope.evict("web").await.unwrap();
     scope.until_gone(&pod).await;
-    // What the begin and the eviction have claimed is given back.
+    // The claims of the begin and of the eviction are released.
     scope.until_at_rest("web", 0).await;
 }
 
@@ -71,7 +71,7 @@ async fn an_eviction_is_admitted_when_operate_is_reached() {
 async fn a_drain_is_graceful_and_stays_within_the_budget() {
     let bed = bed().await;
     let scope = bed.scope("drain").await;
-    // All on one node, so that the drain wants them all.
+    // All Pods run on one node, so the drain evicts all of them.
     let _ = bed.ask_kubectl(&["cordon", "worker-1"]).await.success();
     let labels = json!({"metadata": {"labels": {"drain": scope.namespace}}});
     scope.deploy("web", 6, labels).await;
@@ -95,7 +95,7 @@ async fn a_drain_is_graceful_and_stays_within_the_budget() {
     assert!(pods.iter().all(|p| on(p).as_deref() == Some("worker-1")));
     scope.until_at_rest("web", 6).await;
     observer.fewest_available(|_| true, 6).await.at_least(4);
-    // Traffic was off before any of them was told to end.
+    // No Pod was deleted before its traffic was off.
     let mut before = BTreeMap::new();
     let mut ended = 0;
     for pod in observer.versions().await {

@@ -10,7 +10,7 @@ use testbed::{Scope, wait};
 
 use crate::{bed, is_terminating, leaving};
 
-/// A namespace with two available Pods, and a rule that lets nothing go if `ruled`.
+/// A namespace with two available Pods, and with a rule that allows no disruption if `ruled`.
 async fn two(ruled: bool) -> Scope {
     let scope = bed().await.scope("never").await;
     scope.deploy("web", 2, json!({})).await;

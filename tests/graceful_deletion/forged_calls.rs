@@ -9,7 +9,7 @@ use crate::{bed, is_marked, is_terminating, protected};
 async fn call_without_a_client_certificate_begins_no_deletion() {
     let bed = bed().await;
     if bed.webhook_caller().is_none() {
-        return; // the API server of that cluster shows no certificate
+        return; // the API server of this cluster has no client certificate
     }
     for ruled in [false, true] {
         let scope = protected(bed, ruled).await;

@@ -19,17 +19,17 @@ use serde_json::{Value, json};
 use testbed::pods::is_available;
 use testbed::{Bed, Scope};
 
-/// The flags of every server here.
+/// The flags of every server in these tests.
 const GATE: &[&str] = &["--feature-gates", "GraceDeleteWebhook=true"];
 
-/// What users and scripts look for (contract 4.4).
+/// The texts that users and scripts look for (contract 4.4).
 const UNDERWAY: &str = "pod deletion process is underway and being managed by PodOpsLifecycle";
 
 async fn bed() -> &'static Bed {
     Bed::shared_with(GATE).await
 }
 
-/// The finalizer of who serves traffic.
+/// The finalizer of the cooperator that serves traffic.
 fn finalizer() -> String {
     format!("{}/cooperator", keys::PROTECTION_FINALIZER_PREFIX)
 }
@@ -52,7 +52,7 @@ async fn protected(bed: &Bed, ruled: bool) -> Scope {
     scope
 }
 
-/// The cooperator has taken traffic off.
+/// Removes the finalizer: the cooperator has taken traffic off.
 async fn let_go(scope: &Scope) {
     let none = json!({"metadata": {"finalizers": null}});
     scope.patch("web", none).await.unwrap();
@@ -67,13 +67,13 @@ fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// Whether some Pod of the namespace was ever marked to go through the lifecycle.
+/// Whether a Pod of the namespace was ever marked for a deletion through the lifecycle.
 fn marked(versions: &[Pod]) -> Vec<String> {
     let marked = versions.iter().filter(|p| is_marked(p));
     marked.map(ResourceExt::name_any).collect()
 }
 
-/// Labels of an operation `id` that is going to delete the Pod.
+/// Labels of an operation `id` that will delete the Pod.
 fn leaving(id: &str) -> Value {
     json!({
         keys::Family::Operating.key(id): "1",

@@ -13,7 +13,7 @@ use testbed::{Scope, wait};
 
 use crate::{bed, finalizer, is_marked, is_terminating};
 
-/// UIDs of the Pods that were deleted, finally or not.
+/// UIDs of the Pods whose deletion was requested, whether they are gone or still terminating.
 async fn deleted(observer: &Observer) -> BTreeSet<String> {
     let changes = observer.by_uid().await.into_iter();
     let going = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
@@ -46,7 +46,7 @@ async fn scale_in_takes_no_pods_but_those_too_many() {
             scope.list("app=web").await.len() == to
         })
         .await;
-        // Marks that are not taken back would have further Pods deleted.
+        // If the marks stayed, the lifecycle would delete further Pods.
         wait::until("no Pod that is still to go", async || {
             let pods = scope.list("app=web").await;
             pods.len() == to && !pods.iter().any(is_marked)
@@ -117,21 +117,21 @@ async fn deployment_held_by_label(prefix: &str, count: usize) -> Scope {
     scope
 }
 
-/// Has the ReplicaSet prefer a Pod to others that are as ready.
+/// Makes the ReplicaSet controller prefer a Pod to others that are equally ready.
 async fn rank_first(scope: &Scope, pod: &Pod) {
     let cost = json!({"controller.kubernetes.io/pod-deletion-cost": "-1"});
     let patch = json!({"metadata": {"annotations": cost}});
     scope.patch(&pod.name_any(), patch).await.unwrap();
 }
 
-/// Names of the Pods that are to go.
+/// Names of the Pods that will be deleted.
 async fn marked(scope: &Scope) -> BTreeSet<String> {
     let pods = scope.list("app=web").await.into_iter();
     let marked = pods.filter(is_marked);
     marked.map(|pod| pod.name_any()).collect()
 }
 
-/// Changes each Pod ten times, which has the ReplicaSet try again.
+/// Changes each Pod ten times, which makes the ReplicaSet controller try again.
 async fn stir(scope: &Scope) {
     for round in 0..10 {
         for pod in scope.list("app=web").await {
@@ -187,7 +187,7 @@ async fn changed_ranking_takes_no_further_pods_off_traffic() {
     for pod in pods.iter().filter(|pod| !chosen.contains(&pod.name_any())) {
         rank_first(&scope, pod).await;
     }
-    // The ReplicaSet asks for all that it prefers now, at once.
+    // The ReplicaSet controller asks for all Pods that it prefers now, at once.
     scope.scale("web", 5).await.unwrap();
     wait::until("a further Pod that is to go", async || {
         marked(&scope).await.len() > 6

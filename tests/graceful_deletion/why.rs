@@ -1,4 +1,4 @@
-//! `operating why` knows that deletions go through the lifecycle.
+//! `operating why` reports that deletions go through the lifecycle.
 
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};

@@ -20,7 +20,7 @@ const USUAL: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(10);
 const ID: &str = "upgrade";
 
-/// Writes of claims, not of the counts that people read.
+/// Matches writes of claims, and not writes of the counts in the status.
 fn ledger_writes(asked: &Asked) -> bool {
     let path = asked.uri.path();
     asked.method == Method::PATCH
@@ -36,8 +36,8 @@ async fn web(bed: &Bed, replicas: usize, max_unavailable: Value) -> Scope {
     scope
 }
 
-/// Two Pods beside them: `plain` is not managed, and `down` does not serve and has a claim, for a change that the kubelet
-/// never gets done with. To go, neither needs one.
+/// Creates two Pods beside the Deployment that may be deleted without a claim: `plain` is not managed. `down` is not
+/// available, and already holds a claim for an image change that the kubelet can't complete.
 async fn make_free_pods(scope: &Scope) {
     let plain = json!({"metadata": {"labels": {"app": "web", keys::CONTROL: null}}});
     scope.pod("plain", plain).await;
@@ -69,8 +69,8 @@ fn assert_held(outcome: kube::Result<()>, parts: &[&str]) {
     }
 }
 
-/// Whether the API server has given a replica up. A machine under load may be late with an answer given at the deadline;
-/// how often is not for these tests to say.
+/// Whether the API server gave up the call to a replica. On a loaded machine an answer at the deadline may arrive too
+/// late. These tests do not judge how often this happens.
 fn is_late(outcome: &kube::Result<()>) -> bool {
     matches!(outcome, Err(kube::Error::Api(s)) if s.message.contains("failed calling webhook"))
 }
@@ -115,10 +115,10 @@ async fn unwritable_ledger_holds_only_requests_that_need_claims() {
             let whose = format!("Pod {pod} is held by PodTransitionRule web");
             assert_held(outcome, &[&whose, why, "try again in a moment"]);
         }
-        // A lifecycle begins all the same, and waits.
+        // An operation begins even without free budget, and waits in PreCheck.
         let begun = scope.begin(&pods[2], ID).await.unwrap();
         assert!(is_available(&begun), "{begun:?}");
-        // Replicas are asked about every eviction.
+        // In this namespace the API server sends every eviction to the replicas.
         scope.evict("plain").await.unwrap();
         scope.evict("down").await.unwrap();
         until_free_pods_are_gone(&scope).await;
@@ -148,12 +148,12 @@ async fn replicas_answer_in_time_while_api_server_is_frozen() {
         scope.delete("down"),
     );
     down.unwrap();
-    // The review of an eviction does not show the Pod, and that no cache knows it proves nothing.
+    // The review of an eviction does not contain the Pod, and the absence of the Pod from the caches proves nothing.
     assert_held(
         plain,
         &["the eviction of Pod plain is held", "try again in a moment"],
     );
-    // The replicas' own words, and not the API server's about a webhook that did not answer.
+    // The text must come from the replica, and not from the API server about a webhook that did not answer.
     assert_held(deleted, &[&format!("Pod {} is held", pods[0])]);
     let whose = format!("the eviction of Pod {} is held", pods[1]);
     assert_held(evicted, &[&whose, "try again in a moment"]);
@@ -183,16 +183,17 @@ async fn with_a_slow_api_server_the_rule_still_holds() {
     let scope = web(&bed, 50, json!("10%")).await;
     let pods = names(&scope.list("app=web").await);
     let observer = Observer::start(&scope).await;
-    // A claim costs one such delay, and two more for each other writer that comes in between.
+    // A claim takes one such delay, and two more for each concurrent writer of the ledger.
     let delay = Duration::from_millis(700);
     bed.faults().set(Fault::new(Effect::Delay(delay)));
     let outcomes = at_once(&pods[..20], async |pod| scope.delete(&pod).await).await;
-    // How many pass depends on how many come back meanwhile; the observer tells whether that was too many.
+    // The number of admitted deletions depends on how many Pods become available again in the meantime. The observer
+    // checks that it was never too many.
     let refused = outcomes.into_iter().filter(Result::is_err);
     for outcome in refused.filter(|outcome| !is_late(outcome)) {
         assert_held(outcome, &["is held"]);
     }
-    // Others get the places as they are given back.
+    // Other Pods get claims as earlier claims are released.
     for pod in &pods[40..] {
         wait::until(&format!("a place for {pod}"), async || {
             scope.delete(pod).await.is_ok()
@@ -226,7 +227,7 @@ async fn claim_with_lost_reply_breaks_no_rule_and_lapses() {
     }
     assert!(passed > 0);
     assert!(bed.faults().struck() >= 4);
-    // Claims that nobody knows to have got lapse; their release may take several attempts as well.
+    // The replies to some claims were lost. These claims lapse, and their release may take several attempts, too.
     scope.all_available("app=web", 30).await;
     scope.until_at_rest("web", 30).await;
     observer.fewest_available(|_| true, 30).await.at_least(25);
@@ -235,7 +236,7 @@ async fn claim_with_lost_reply_breaks_no_rule_and_lapses() {
 
 #[tokio::test]
 async fn claim_without_answer_is_requested_again() {
-    // The claim would lapse long after this test has given up.
+    // With this request timeout the claim would lapse only long after the end of this test.
     let bed = Bed::with_faults(Duration::from_secs(600)).await;
     let scope = web(&bed, 2, json!(1)).await;
     let pods = names(&scope.list("app=web").await);
@@ -296,7 +297,7 @@ async fn failed_release_is_retried_without_further_changes() {
             s.expected_pods == 3
         })
         .await;
-    // Past the claim's own deadline, when it is looked at whatever happens.
+    // Waits past the deadline of the claim, at which the leader checks the claim in any case.
     tokio::time::sleep(SHORT + Duration::from_secs(20)).await;
     assert_eq!(scope.claims("web").await, 1);
     bed.faults().lift();
@@ -317,7 +318,7 @@ async fn while_the_watch_of_pods_is_refused_nothing_is_claimed() {
     bed.faults().set(Fault::new(effect).on(reads_all_pods));
     bed.stop_apiserver().await.unwrap(); // ends the watches
     bed.start_apiserver().await.unwrap();
-    // What a cache that is cut off does not see.
+    // The Pod caches are cut off and do not see this loss.
     scope.lose_readiness(&pods[0]).await;
     for outcome in [
         answered(async || scope.delete(&pods[1]).await).await,

@@ -68,7 +68,7 @@ async fn pods_that_flap_together_do_not_all_begin() {
         })
         .await;
     assert_eq!(most_begun(&observer).await, 2);
-    // The queue goes on.
+    // The wait queue continues.
     for pod in &two {
         scope.finish(pod, ID).await.unwrap();
     }

@@ -1,12 +1,12 @@
 //! Bypass: going beyond the budget with an annotation on the Pod and the verb `bypass` on the rule.
 
-use k8s_openapi::api::core::v1::{Event, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
-use serde_json::{Value, json};
+use serde_json::json;
+use testbed::bed::{right_to_bypass, rights_on_pods};
 use testbed::pods::{is_available, names};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
@@ -22,53 +22,15 @@ async fn three(max_unavailable: i32) -> (Scope, Vec<String>) {
         .rule("web", json!({"app": "web"}), json!(max_unavailable))
         .await;
     scope.until_at_rest("web", 3).await;
-    scope.close_nodes().await; // what goes is not made good for
+    scope.close_nodes().await; // no replacement becomes ready
     (scope, pods)
 }
 
-/// The namespace as a user sees it who may do anything to Pods, and bypass the rule or not.
+/// The namespace as seen by a user who may do everything to Pods, with or without the right to bypass the rule.
 async fn user(scope: &Scope, name: &str, bypass: bool) -> Scope {
-    let bed = Bed::shared().await;
-    let accounts: Api<ServiceAccount> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let roles: Api<Role> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let bindings: Api<RoleBinding> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let (post, metadata) = (PostParams::default(), json!({"name": name}));
-    let mut allowed = vec![json!({
-        "apiGroups": [""], "resources": ["pods", "pods/eviction"],
-        "verbs": ["get", "list", "create", "patch", "delete"],
-    })];
-    if bypass {
-        allowed.push(json!({
-            "apiGroups": [keys::GROUP], "resources": ["podtransitionrules"], "resourceNames": ["web"],
-            "verbs": ["bypass"],
-        }));
-    }
-    let read = |value: Value| serde_json::from_value(value).unwrap();
-    let account = serde_json::from_value(json!({"metadata": metadata})).unwrap();
-    accounts.create(&post, &account).await.unwrap();
-    let role: Role = read(json!({"metadata": metadata, "rules": allowed}));
-    roles.create(&post, &role).await.unwrap();
-    let binding = json!({
-        "metadata": metadata,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": scope.namespace}],
-    });
-    let binding = serde_json::from_value(binding).unwrap();
-    bindings.create(&post, &binding).await.unwrap();
-    let file = bed
-        .kubeconfig_for_service_account(&scope.namespace, name)
-        .await
-        .unwrap();
-    let theirs = Scope {
-        client: bed.client_from(&file).await.unwrap(),
-        namespace: scope.namespace.clone(),
-    };
-    // The API server's authorizer learns of roles through a watch.
-    wait::until("the user to have their rights", async || {
-        theirs.pods().list(&ListParams::default()).await.is_ok()
-    })
-    .await;
-    theirs
+    let mut rights = vec![rights_on_pods()];
+    rights.extend(bypass.then(|| right_to_bypass("web")));
+    Bed::shared().await.new_user(scope, name, &rights).await
 }
 
 async fn give_reason(scope: &Scope, pod: &str, reason: &str) {
@@ -113,7 +75,7 @@ async fn bypass_needs_reason_and_right_and_counts_as_disruption() {
     give_reason(&plain, pod, " ").await;
     let message = refusal(may.delete(pod).await).message;
     assert!(
-        message.contains("a bypass needs its reason there"),
+        message.contains("write the reason of the bypass as its value"),
         "{message}"
     );
     // A reason alone gives nothing.
@@ -123,7 +85,7 @@ async fn bypass_needs_reason_and_right_and_counts_as_disruption() {
         assert!(message.contains("the limit is 1"), "{message}");
         assert!(message.contains(NEEDED), "{message}");
     }
-    // Both together do. A dry-run says so and writes nothing.
+    // With both the reason and the right the deletion passes. A dry run reports this and writes nothing.
     let dry = DeleteParams::default().dry_run();
     let version = async || scope.rules().get("web").await.unwrap().resource_version();
     scope
@@ -154,7 +116,7 @@ async fn bypass_needs_reason_and_right_and_counts_as_disruption() {
         .iter()
         .sum::<f64>();
     assert!(counted >= 1.0, "{counted}");
-    // The others count it: two of three are gone now.
+    // The bypassed Pod counts for all others: two of three Pods are unavailable now.
     wait::until("every replica to count both", async || {
         let message = refusal(scope.delete(&pods[2]).await).message;
         message.contains("2 of 3 Pods are unavailable")

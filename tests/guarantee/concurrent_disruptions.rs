@@ -23,7 +23,8 @@ async fn web(bed: &Bed) -> Scope {
     scope
 }
 
-/// Refused as full, and what a person needs to know is in the message. Whoever is judged late finds the Pods down that have the places.
+/// Asserts that the denial says that the budget is used up, with the figures and the remedy. A request that is judged
+/// late finds the Pods of the claims down already.
 fn assert_full(status: &Status) {
     assert_eq!(
         (status.code, status.reason.as_str()),
@@ -47,8 +48,8 @@ fn assert_full(status: &Status) {
     assert!(is_named || are_down, "{}", status.message);
 }
 
-/// What a replica says that has yet to see the last decision, or that the API server turns away, as on a loaded machine: that is neither passed
-/// nor full.
+/// Part of the denial by a replica that has not seen the last decision yet, and of the error for a call that the API
+/// server gave up on a loaded machine. Such a request has neither passed nor met a full budget.
 const LATER: &str = "try again in a moment";
 
 /// Repeats the request while the denial contains `later`.
@@ -70,7 +71,7 @@ async fn exactly_ten_pass(scope: &Scope, evict: bool) {
     for _ in 0..3 {
         let pods = names(&scope.all_available("app=web", PODS).await);
         scope.until_at_rest("web", 100).await;
-        // No place comes back while requests fly.
+        // No replacement becomes available while the requests are sent.
         scope.close_nodes().await;
         let observer = Observer::start(scope).await;
         let outcomes = at_once(&pods[..REQUESTS], async |pod| {
@@ -98,7 +99,7 @@ async fn exactly_ten_pass(scope: &Scope, evict: bool) {
 async fn of_fifty_deletes_at_once_exactly_ten_pass() {
     let bed = Bed::shared().await;
     exactly_ten_pass(&web(bed).await, false).await;
-    // All replicas had their part in it.
+    // All replicas decided some of the requests.
     let granted = bed.metric("operating_ledger_claims_granted_total").await;
     let refused = bed.metric("operating_ledger_claims_refused_total").await;
     assert!(
@@ -161,7 +162,7 @@ async fn deletes_evictions_and_lifecycles_at_once_share_one_budget() {
             assert_eq!(refused.code, 429, "{refused:?}");
         }
     }
-    // The waiting ones are granted as Pods come back, all of them in the end.
+    // The waiting operations are granted as Pods become available again, until all are granted.
     let operations = requests.iter().skip(2).step_by(3).map(async |pod| {
         scope
             .until_pod(pod, "granted", |p| may_operate(p, "upgrade"))
@@ -177,7 +178,8 @@ async fn deletes_evictions_and_lifecycles_at_once_share_one_budget() {
         .at_least(PODS - LIMIT);
 }
 
-/// Each ledger begins where the Pods are at that time, which each write of another one moves on.
+/// The watermark of a new ledger is the present position of the Pods, and each write to the ledger of another rule
+/// moves this position on.
 #[tokio::test]
 async fn first_disruption_under_sixteen_new_rules_is_admitted() {
     let scope = Bed::shared().await.scope("sixteen").await;

@@ -47,7 +47,7 @@ async fn fields_of_newer_kubernetes_survive() {
 #[tokio::test]
 async fn pod_without_readiness_gate_is_counted_held_and_operated() {
     let scope = Bed::shared().await.scope("gateless").await;
-    // As one made before the installation: managed only later.
+    // Like Pods from before the installation, these Pods become managed only after their creation.
     for name in ["a", "b"] {
         scope
             .pod(
@@ -118,7 +118,7 @@ async fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
         .await;
     let managed = format!("site=web,{}=true", keys::CONTROL);
     scope.all_available(&managed, 4).await;
-    // Replaced, and kept by a finalizer for as long as the test likes.
+    // Its Pod is replaced, and a finalizer keeps it terminating until the test removes the finalizer.
     let terminating = scope.list("app=web").await[0].name_any();
     let finalizer = json!({"metadata": {"finalizers": ["example.com/stuck"]}});
     scope.patch(&terminating, finalizer).await.unwrap();
@@ -132,12 +132,12 @@ async fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
     scope.rule("web", json!({"site": "web"}), json!(1)).await;
     scope.until_at_rest("web", 3).await;
 
-    // None of them needs a place, in whichever way it goes.
+    // None of these disruptions needs a claim.
     scope.delete("unmanaged").await.unwrap();
     scope.delete(&terminating).await.unwrap();
     scope.evict("completed").await.unwrap();
     scope.until_at_rest("web", 3).await;
-    // There is one place, and no more.
+    // The budget allows exactly one disruption.
     let pods = scope.list("app=web").await;
     let serving: Vec<_> = pods
         .iter()
@@ -167,7 +167,7 @@ async fn labels_cannot_be_edited_to_dodge_a_rule() {
         json!({keys::CONTROL: "false"}),
         json!({"site": "other"}),
     ] {
-        // In flight: not at all.
+        // A Pod with an operation in flight can't leave the rule at all.
         let status = refusal(scope.label(&pods[0], edit.clone()).await);
         assert_eq!((status.code, status.reason.as_str()), (403, "Forbidden"));
         assert!(
@@ -177,7 +177,7 @@ async fn labels_cannot_be_edited_to_dodge_a_rule() {
             "{}",
             status.message
         );
-        // Serving: as any other loss.
+        // An available Pod can leave the rule only within the budget.
         let status = refusal(scope.label(&pods[1], edit).await);
         assert_eq!(
             (status.code, status.reason.as_str()),
@@ -189,7 +189,7 @@ async fn labels_cannot_be_edited_to_dodge_a_rule() {
             status.message
         );
     }
-    // Nor can the availability signal be taken or the phases be forged.
+    // Users can neither remove the label `service-available` nor forge the labels of a phase.
     let status = refusal(
         scope
             .label(&pods[1], json!({keys::SERVICE_AVAILABLE: null}))

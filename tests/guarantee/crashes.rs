@@ -8,7 +8,7 @@ use testbed::pods::names;
 use testbed::scope::refusal;
 use testbed::{Bed, wait};
 
-/// Request timeout of the API server, and so the lifetime of a claim that comes to nothing (plus a margin).
+/// Request timeout of the API server. A claim without effect lives this long, plus a margin.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
@@ -24,7 +24,7 @@ async fn no_claim_of_a_killed_replica_stays() {
         let pods = names(&scope.list("app=web").await);
         let disrupt =
             futures::future::join_all(pods.iter().enumerate().map(async |(index, pod)| {
-                // Some are refused, some lose the replica that had granted them.
+                // Some of these requests are refused, and some lose the replica that granted their claim.
                 let _ = if index % 2 == 0 {
                     scope.delete(pod).await
                 } else {

@@ -27,7 +27,7 @@ fn pod_watches(asked: &Asked) -> bool {
     asked.watches() && asked.uri.path().ends_with("/pods")
 }
 
-/// A slow machine may need several tries: what is not known in time is denied.
+/// Deletes a Pod, with retries: on a slow machine a replica denies a request whose rules it could not read in time.
 async fn until_deleted(scope: &Scope, pod: &str) {
     testbed::wait::until("the Pod to be let go", async || {
         scope.delete(pod).await.is_ok()
@@ -43,7 +43,7 @@ async fn rule_that_no_watch_delivers_holds_its_pods() {
     bed.faults()
         .set(Fault::new(Effect::Freeze).on(rule_watches));
     sleep(TRUST_DURATION + Duration::from_secs(1)).await;
-    // The rules are as the replicas know them.
+    // The replicas know all rules.
     until_deleted(&scope, &pods[0]).await;
 
     scope.rule("stop", json!({"app": "web"}), json!(0)).await;
@@ -59,8 +59,9 @@ async fn rule_that_no_watch_delivers_holds_its_pods() {
     .await;
 }
 
-/// Has something be written all the time, as in any cluster that is in use. While nothing is, a read of the position proves for a moment that no
-/// rule is missing, and what is made after it may be unknown for as long as that is believed.
+/// Writes an object continuously, as in any cluster that is in use. In a cluster without writes, one read of the
+/// position proves for some time that no rule is missing, and a rule that is created in this time may be unknown until
+/// the proof expires.
 async fn write_always(scope: &Scope) -> JoinHandle<()> {
     let maps: Api<ConfigMap> = Api::namespaced(scope.client.clone(), &scope.namespace);
     let map = serde_json::from_value(json!({ "metadata": { "name": "busy" } })).unwrap();
@@ -84,7 +85,7 @@ async fn undelivered_rule_holds_its_pods_when_new_watches_begin() {
     bed.faults().set(Fault::new(Effect::Mute).on(rule_watches));
     sleep(TRUST_DURATION + Duration::from_secs(1)).await;
     scope.rule("stop", json!({"app": "web"}), json!(0)).await;
-    // Watches end and begin all the time; none of them delivers the rule.
+    // Watches end and begin continuously, and none of them delivers the rule.
     for pod in &pods[1..] {
         let status = refusal(scope.delete(pod).await);
         assert_eq!(status.code, 429, "{status:?}");
@@ -105,7 +106,7 @@ async fn undelivered_recreated_rule_holds_its_pods() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("anew").await;
     let pods = scope.web_under_rule(4, json!(3)).await;
-    // Of another selector, with more generations than the next one has.
+    // This rule has another selector, and more generations than the rule that replaces it.
     scope.rule("stop", json!({"app": "other"}), json!(0)).await;
     let rules =
         json!([{ "name": "availability", "availablePolicy": { "maxUnavailableValue": 1 } }]);
@@ -161,7 +162,8 @@ async fn replica_started_in_quiet_cluster_admits_the_whole_budget() {
     let bed = Bed::own().await;
     let scope = bed.scope("quiet").await;
     let pods = scope.web_under_rule(20, json!(20)).await;
-    // Alone: others would read the positions, which has the API server send bookmarks.
+    // Only one replica runs: other replicas would read the positions, and such reads make the API server send
+    // bookmarks.
     bed.kill_all().await;
     bed.restart(0).await;
     sleep(TRUST_DURATION - Duration::from_secs(1)).await;
@@ -226,7 +228,7 @@ async fn undelivered_recovery_does_not_count_pod_as_long_unavailable() {
     for pod in [&pods[1], &pods[0]] {
         scope.lose_readiness(pod).await;
     }
-    // Both come back by themselves.
+    // Both Pods become available again by themselves.
     let status = refusal(scope.evict(&pods[0]).await);
     assert_eq!(status.code, 429, "{status:?}");
     let image = json!({"spec": {"containers": [{"name": "main", "image": "web:2"}]}});
@@ -246,7 +248,7 @@ async fn undelivered_recovery_does_not_count_pod_as_long_unavailable() {
 async fn pod_with_pending_restart_cannot_enter_undelivered_rule() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("lone").await;
-    // So that requests of the namespace are reviewed.
+    // With a rule in the namespace, the API server sends its requests to the webhooks.
     scope.rule("other", json!({"app": "other"}), json!(1)).await;
     let labels = json!({"metadata": {"labels": {"app": "lone", (keys::CONTROL): null}}});
     let pod = scope.pod("lone", labels).await.name_any();

@@ -76,16 +76,16 @@ async fn reference_to_a_deleted_set_frees_no_pod_of_another() {
     let scope = Bed::shared().await.scope("deleted-other").await;
     let (web, pods) = set_under_zero_budget(&scope).await;
     let going = deleted(&scope, "going").await;
-    // Another owner beside the controller is not held, and frees nothing.
+    // A second owner that is no controller is allowed, and does not exempt the Pod.
     let beside =
         json!({"metadata": {"ownerReferences": [reference(&web, true), reference(&going, false)]}});
     scope.patch(&pods[0], beside).await.unwrap();
     is_held(&scope, &pods[0]).await;
-    // The controller can't be exchanged for it.
+    // The deleted set can't replace the controller of the Pod.
     let instead = json!({"metadata": {"ownerReferences": [reference(&going, true)]}});
     let status = refusal(scope.patch(&pods[0], instead).await);
     assert_eq!(status.code, 429, "{status:?}");
-    // Nor does an operation that deletes begin beyond the budget.
+    // An operation that deletes the Pod does not begin beyond the budget either.
     let labelled = scope.label(&pods[0], json!({operating::api::keys::TO_DELETE: "1"}));
     labelled.await.unwrap();
     scope
@@ -124,7 +124,7 @@ async fn recreated_set_holds_its_pods() {
     }
 }
 
-/// What goes with a set takes no place of the Pods that stay, and gives them none.
+/// The Pods of a deleted set neither use the budget of the other Pods nor add to it.
 #[tokio::test]
 async fn budget_of_other_pods_outlives_a_deleted_set() {
     let scope = Bed::shared().await.scope("deleted-beside").await;

@@ -8,7 +8,7 @@ use testbed::observer::Observer;
 async fn drain_finishes_within_the_budget() {
     let bed = Bed::shared().await;
     let scope = bed.scope("drain").await;
-    // All on one node, so that the drain wants them all.
+    // All Pods run on one node, so the drain evicts all of them.
     let _ = bed.ask_kubectl(&["cordon", "worker-1"]).await.success();
     scope
         .deploy(

@@ -72,7 +72,7 @@ async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
         ..EvictParams::default()
     };
 
-    // Each finds the one place free that a real one would use up.
+    // Each dry run finds the budget free, because no dry run takes a claim.
     for pod in &pods {
         let (done, text) = kubectl_delete(bed, &scope, pod).await;
         assert!(done, "{text}");
@@ -88,7 +88,8 @@ async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
     assert_eq!(pods_now, pods);
     assert_eq!(version(&scope).await, before, "a dry-run wrote to the rule");
 
-    // With the budget used up for good, each is refused as a real one is. No node runs the replacement's image.
+    // While the budget stays used up, each dry run is refused like a real request. No node runs the image of the
+    // replacement.
     scope.begin(&pods[0], "upgrade").await.unwrap();
     scope
         .until_status("web", "one unavailable, no claim", |s: &RuleStatus| {

@@ -18,7 +18,7 @@ async fn leave(scope: &Scope, pod: &str) {
         .unwrap();
 }
 
-/// The refusal of the way back.
+/// Asserts that the write that brings the Pod back under the rule is refused.
 async fn refused(scope: &Scope, pod: &str, code: u16, why: &str) {
     let back = scope.label(pod, json!({keys::CONTROL: keys::CONTROL_VALUE}));
     let status = refusal(back.await);
@@ -40,7 +40,7 @@ async fn pod_reenters_its_rule_after_the_restart_is_certain() {
         &scope,
         pod,
         429,
-        "the kubelet has yet to see the last change",
+        "the kubelet has not seen the last change of its spec yet",
     )
     .await;
     let again = json!({
@@ -60,7 +60,7 @@ async fn pod_reenters_its_rule_after_the_restart_is_certain() {
         main.image == "web:2" && status.observed_generation == p.metadata.generation
     };
     scope.until_pod(pod, "run its new image", runs).await;
-    // Nothing proves the restart but time.
+    // Only the passage of time proves the restart.
     refused(&scope, pod, 429, "its spec was changed a moment ago").await;
     wait::until("the Pod to be let in", async || {
         let back = json!({keys::CONTROL: keys::CONTROL_VALUE});
@@ -72,7 +72,7 @@ async fn pod_reenters_its_rule_after_the_restart_is_certain() {
 }
 
 #[tokio::test]
-async fn pod_that_got_a_deadline_meanwhile_does_not_come_back() {
+async fn pod_with_new_deadline_cannot_reenter_its_rule() {
     let scope = Bed::shared().await.scope("back-deadline").await;
     let pods = scope.web_under_rule(3, json!(1)).await;
     let pod = &pods[0];
@@ -91,7 +91,7 @@ async fn pod_that_got_a_deadline_meanwhile_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn filter_of_a_rule_is_no_way_around() {
+async fn pod_with_pending_restart_cannot_enter_rule_by_filter() {
     let scope = Bed::shared().await.scope("back-filter").await;
     let pod = "web";
     let tier = |value: &str| json!({"tier": value});
@@ -118,7 +118,7 @@ fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.labels().get(key).map(String::as_str)
 }
 
-/// The labels of an operation that was let off traffic, and of a Pod that serves.
+/// The labels of an operation that the rules let off traffic, on a Pod that still serves.
 fn forged() -> serde_json::Value {
     let id = "x1";
     json!({

@@ -39,10 +39,10 @@ async fn evict(scope: &Scope, pod: &str, version: &str) -> kube::Result<Value> {
     scope.client.request(request.body(body).unwrap()).await
 }
 
-/// What a replica says to a review of an Eviction, as the API server would send it.
+/// The verdict of a replica on the review of an Eviction, as the API server would send it.
 async fn review(bed: &Bed, scope: &Scope, pod: &str, version: &str, dry_run: bool) -> Value {
     let mut config = Config::new(bed.url().parse().unwrap());
-    config.accept_invalid_certs = true; // the certificate is for other tests
+    config.accept_invalid_certs = true; // other tests cover the certificate
     let client = Client::try_from(config).unwrap();
     let review = json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
@@ -62,7 +62,7 @@ async fn review(bed: &Bed, scope: &Scope, pod: &str, version: &str, dry_run: boo
     answer["response"].take()
 }
 
-/// Without for how long the budget has been used up, which differs from one request to the next.
+/// Removes the age from the denial, because it differs between two requests.
 fn timeless(mut response: Value) -> Value {
     if let Some(message) = response["status"]["message"].as_str() {
         response["status"]["message"] = json!(message.split(" (used by").next());
@@ -70,7 +70,7 @@ fn timeless(mut response: Value) -> Value {
     response
 }
 
-/// The API server knows no policy/v1beta1 any more, and takes its Evictions all the same.
+/// The API server no longer serves policy/v1beta1, but accepts Evictions of this version.
 #[tokio::test]
 async fn the_api_server_takes_both_versions_and_both_are_held() {
     let bed = Bed::shared().await;
@@ -106,7 +106,7 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
     assert_eq!(shown["allowed"], true);
     assert_eq!(scope.claims("web").await, 0);
 
-    // More is lost than the rule allows: what serves is held, what is down may go as it is.
+    // More Pods are lost than the rule allows: an available Pod is held, and an unavailable Pod may be evicted.
     for pod in &pods[..2] {
         scope.crash(pod).await;
         scope
@@ -115,7 +115,7 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
             })
             .await;
     }
-    // A loss that nobody asked for is known to each replica when its watch has delivered it.
+    // Each replica learns of these losses when its watch delivers them.
     wait::until("all replicas to know of both", async || {
         let asked = (0..6).map(|_| review(bed, &scope, &pods[2], "v1", true));
         let verdicts = futures::future::join_all(asked).await;
@@ -137,7 +137,7 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
     assert_eq!(conditional["allowed"], true);
     assert!(conditional["patch"].is_string(), "{conditional}");
 
-    // What v1beta1 was allowed is claimed.
+    // The admitted eviction of version v1beta1 has a claim.
     for pod in &pods[..2] {
         scope.resume_kubelet(pod).await;
     }
@@ -186,8 +186,8 @@ async fn eviction_with_former_pods_uid_conflicts_without_a_claim() {
     assert_eq!(scope.claims("web").await, 0);
 }
 
-/// `kubectl drain` tries again after a 429, and ends with an error after a 409. The Pod is written all the time here, as by a
-/// kubelet that starts it.
+/// `kubectl drain` retries after a 429, and ends with an error after a 409. The test writes the Pod continuously, like
+/// a kubelet that starts the Pod.
 #[tokio::test]
 async fn starting_pod_eviction_beyond_budget_is_429_never_409() {
     let bed = Bed::shared().await;
@@ -201,7 +201,7 @@ async fn starting_pod_eviction_beyond_budget_is_429_never_409() {
             s.available_pods == 1
         })
         .await;
-    // The stages of the kubelet stop at this annotation, so the Pod stays as it is made here.
+    // The simulated kubelet ignores a Pod with this annotation, so the Pod keeps its state.
     let paused = json!({"metadata": {"labels": {"app": "web"}, "annotations": {"plane.test/paused": "true"}}});
     scope.pod("new", paused).await;
     let status = async |note: usize| {

@@ -11,13 +11,13 @@ use testbed::pods::labels;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
-/// Creation, status, eviction and deletion of Pods.
+/// Creates, updates, evicts and deletes Pods.
 async fn everything(scope: &Scope, labels: serde_json::Value) {
     scope.evict(&live(scope, labels).await).await.unwrap();
     wait::until("both to go", async || scope.list("note=x").await.is_empty()).await;
 }
 
-/// Creation, status and deletion; the name of a Pod that is left.
+/// Creates, updates and deletes Pods. Returns the name of a Pod that is left.
 async fn live(scope: &Scope, labels: serde_json::Value) -> String {
     for name in ["one", "two"] {
         scope
@@ -42,7 +42,7 @@ async fn live(scope: &Scope, labels: serde_json::Value) -> String {
     "one".to_owned()
 }
 
-/// A namespace with a rule that lets nothing go, and two available Pods.
+/// A namespace with two available Pods and a rule that allows no disruption.
 async fn closed(bed: &Bed) -> Scope {
     let scope = bed.scope("closed").await;
     scope.deploy("web", 2, json!({})).await;
@@ -53,7 +53,7 @@ async fn closed(bed: &Bed) -> Scope {
 }
 
 #[tokio::test]
-async fn the_owners_deletion_takes_its_pods_whatever_the_rule() {
+async fn owner_deletion_deletes_its_pods_despite_rule() {
     let scope = closed(Bed::shared().await).await;
     let pods = scope.list("app=web").await;
     scope
@@ -89,7 +89,7 @@ async fn pods_of_deleted_node_are_deleted_and_use_the_budget() {
 
     let nodes: Api<Node> = Api::all(scope.client.clone());
     nodes.delete(&node, &DeleteParams::default()).await.unwrap();
-    // The limit is one, and the first deletion would have to wait for it if these were held.
+    // The limit is one, so all these deletions can only pass because they are exempt.
     for pod in &lost {
         scope.until_gone(pod).await;
     }
@@ -103,7 +103,7 @@ async fn pods_of_deleted_node_are_deleted_and_use_the_budget() {
     }
 }
 
-/// The Job controller deletes the Pods of a Job that has failed, and says so in its status only after that.
+/// The Job controller deletes the Pods of a failed Job before it writes the failure to the status.
 #[tokio::test]
 async fn job_past_its_deadline_ends_under_zero_budget() {
     let scope = Bed::shared().await.scope("job").await;
@@ -140,7 +140,7 @@ async fn job_past_its_deadline_ends_under_zero_budget() {
     .await;
 }
 
-/// A suspended Job deletes the Pods that it has, those too that it has adopted and has not made.
+/// The Job controller deletes all Pods of a suspended Job, including Pods that the Job has adopted and not created.
 #[tokio::test]
 async fn job_that_adopts_pods_does_not_free_them() {
     let scope = Bed::shared().await.scope("adopts").await;
@@ -201,7 +201,8 @@ async fn dead_replicas_block_only_requests_that_rules_cover() {
     bed.kill_all().await;
     everything(&free, json!({})).await;
     everything(&free, json!({keys::CONTROL: null})).await;
-    // Of an eviction the API server can't tell which Pod it is about, so in namespaces with rules all of them wait.
+    // The match conditions can't select an eviction by its Pod, so without a server the API server refuses all
+    // evictions in namespaces with rules.
     let unmanaged = live(&ruled, json!({keys::CONTROL: null})).await;
     assert!(
         refusal(ruled.evict(&unmanaged).await)
@@ -221,7 +222,7 @@ async fn dead_replicas_block_only_requests_that_rules_cover() {
     for outcome in [ruled.delete(name).await, ruled.evict(name).await] {
         assert!(refusal(outcome).message.contains("failed calling webhook"));
     }
-    // The servers come back: the rule answers again.
+    // The replicas start again and enforce the rule again.
     for index in 0..3 {
         bed.restart(index).await;
     }

@@ -19,7 +19,7 @@ use testbed::{Bed, Scope, wait};
 
 const GROUP: &str = "owners.test";
 
-/// A Deployment `web` at rest under a rule of maxUnavailable 1, and who watches it.
+/// A Deployment `web` at rest under a rule of maxUnavailable 1, and an observer of its Pods.
 pub async fn web(replicas: usize, strategy: Value) -> (Scope, Observer) {
     let scope = Bed::shared().await.scope("rollout").await;
     scope.deploy("web", replicas, json!({})).await;
@@ -55,8 +55,8 @@ fn is_new(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
     pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("web:2")
 }
 
-/// Waits until all Pods are new. The ReplicaSet controller backs off after denied deletions, for so long that this would
-/// not end in time: the leader wakes it.
+/// Waits until all Pods have the new image. After denied deletions the ReplicaSet controller backs off for longer than
+/// this wait, unless the leader wakes it.
 async fn finish(scope: &Scope, replicas: usize) {
     wait::until("the rollout to end", async || {
         let pods = scope.list("app=web").await;
@@ -88,7 +88,8 @@ async fn recreate_keeps_to_the_limit() {
     let strategy = json!({"type": "Recreate", "rollingUpdate": null});
     let (scope, observer) = web(10, strategy).await;
     new_image(&scope).await;
-    // The old ReplicaSet is at 0 and has tried to delete all: one Pod went, and nobody replaces it.
+    // The old ReplicaSet has 0 replicas, and its controller has tried to delete all of its Pods: one Pod went, and
+    // nothing replaces it.
     wait::until("one of ten to go", async || {
         scope.list("app=web").await.len() == 9
     })
@@ -139,7 +140,7 @@ async fn bare_pods_do_not_enlarge_the_percentage_of_a_deployment() {
     scope.open_nodes().await;
 }
 
-/// Makes a kind of owner that no controller cares for, with or without `scale`.
+/// Creates a kind of owner without a controller, with or without the subresource `scale`.
 pub async fn kind(scope: &Scope, name: &str, scale: bool) -> ApiResource {
     let plural = format!("{}s", name.to_lowercase());
     let mut version = json!({
@@ -175,7 +176,7 @@ fn owners(scope: &Scope, kind: &ApiResource) -> Api<DynamicObject> {
     Api::namespaced_with(scope.client.clone(), &scope.namespace, kind)
 }
 
-/// An owner `web` of that kind, as a controller reference to it.
+/// An owner `web` of this kind. Returns a controller reference to it.
 pub async fn owner(scope: &Scope, kind: &ApiResource, replicas: usize) -> Value {
     let object = DynamicObject::new("web", kind).data(json!({"spec": {"replicas": replicas}}));
     let made = owners(scope, kind)
@@ -187,7 +188,7 @@ pub async fn owner(scope: &Scope, kind: &ApiResource, replicas: usize) -> Value 
     }])
 }
 
-/// So many available Pods of an owner that does not replace them.
+/// Creates this many available Pods of an owner that does not replace them.
 async fn pods_of(scope: &Scope, owner: &Value, count: usize) -> Vec<String> {
     let pods = (0..count).map(|n| format!("web-{n}")).collect::<Vec<_>>();
     let extra = || json!({"metadata": {"labels": {"app": "web"}, "ownerReferences": owner}});
@@ -213,7 +214,7 @@ async fn custom_owner_is_expected_by_its_scale() {
     delete_and_wait(&scope, &pods[1]).await;
     let status = refusal(scope.delete(&pods[2]).await);
     assert!(status.message.contains("2 of 10 Pods"), "{status:?}");
-    // Scaled in, and nothing but the next request tells of it.
+    // The owner is scaled in. No watch delivers the change, so only a live read for the next request shows it.
     let patch = Patch::Merge(json!({"spec": {"replicas": 5}}));
     owners(&scope, &kind)
         .patch("web", &PatchParams::default(), &patch)
@@ -269,7 +270,7 @@ async fn replica_set_counts_by_the_scale_of_its_custom_controller() {
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
     scope.until_at_rest("web", 10).await;
     let observer = Observer::start(&scope).await;
-    // As in a rollout that makes no surge.
+    // Scales the old ReplicaSet to 0, like a rollout without surge.
     let patch = Patch::Merge(json!({"spec": {"replicas": 0}}));
     sets.patch("web", &PatchParams::default(), &patch)
         .await
@@ -301,7 +302,7 @@ async fn built_in(scope: &Scope, path: &str, spec: Value) {
     scope.client.request::<Value>(request).await.unwrap();
 }
 
-/// Of the Pods of an owner that is at rest under maxUnavailable 1, one stays terminating: no other may go meanwhile.
+/// Asserts that only one Pod of an owner at rest under maxUnavailable 1 can be deleted while this Pod is terminating.
 async fn only_one_goes(scope: &Scope, replicas: usize) {
     let pods = names(&scope.all_available("app=web", replicas).await);
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
@@ -354,7 +355,7 @@ async fn job_is_expected_with_its_parallelism() {
     only_one_goes(&scope, 4).await;
 }
 
-/// Watches of owners that Deployments have.
+/// Matches the watches of the owners of a Deployment's Pods.
 fn owner_watches(asked: &Asked) -> bool {
     let path = asked.uri.path();
     asked.watches() && ["/apis/apps/v1/replicasets", "/apis/apps/v1/deployments"].contains(&path)
@@ -396,7 +397,7 @@ async fn pods_with_unreadable_owner_are_held_with_the_reason() {
     let scales = |asked: &Asked| asked.uri.path().ends_with("/scale");
     bed.faults()
         .set(Fault::new(Effect::Answer(http::StatusCode::FORBIDDEN)).on(scales));
-    // What was read before is believed for a second.
+    // The server uses an earlier reading for one second.
     wait::until("the server to miss the owner", async || {
         let dry = DeleteParams::default().dry_run();
         scope.pods().delete(&pods[0], &dry).await.is_err()

@@ -23,7 +23,7 @@ async fn change(bed: &Bed, operations: Value) {
     definitions.patch(CRD, &params, &patch).await.unwrap();
 }
 
-/// Eight Pods under a rule that lets one of them go; what is deleted stays lost.
+/// Eight Pods under a rule that allows one disruption. Deleted Pods are not replaced.
 async fn web(bed: &Bed) -> (Scope, Vec<String>) {
     let scope = bed.scope("foreign").await;
     scope.deploy_where_open("web", PODS).await;
@@ -34,15 +34,16 @@ async fn web(bed: &Bed) -> (Scope, Vec<String>) {
     (scope, pods)
 }
 
-/// Deletes all Pods at once; the messages of the refusals.
+/// Deletes all Pods at once. Returns the messages of the refusals.
 async fn refusals(scope: &Scope, pods: &[String]) -> Vec<String> {
     let outcomes = at_once(pods, async |pod| scope.delete(&pod).await).await;
     let refused = outcomes.into_iter().filter(Result::is_err);
     refused.map(|outcome| refusal(outcome).message).collect()
 }
 
-/// Under the definition that `broken` makes all is denied, and the definition of `operating install` ends that: then the rule
-/// lets exactly one Pod go. The condition of the rule says so meanwhile and after that, if `told` is its reason then and after.
+/// Asserts that all disruptions are denied under the definition that `broken` makes, and that exactly one passes after
+/// `operating install` has restored the definition. `condition_reasons` are the reasons of the rule's condition before
+/// and after the restoration, if the condition can be written.
 async fn nothing_goes_until_the_definition_is_put_back(
     broken: Value,
     is_in_force: impl AsyncFn(&Scope) -> bool,
@@ -56,7 +57,7 @@ async fn nothing_goes_until_the_definition_is_put_back(
     let refused = wait::value("refusals that say why", async || {
         let refused = refusals(&scope, &pods).await;
         assert_eq!(refused.len(), PODS, "{refused:#?}");
-        // The API server has no storage of the kind for a moment after the change.
+        // For a moment after the change the API server does not serve the kind.
         let is_settled = |message: &String| {
             !message.contains("(re)initializing") && !message.contains("404 page not found")
         };
@@ -93,7 +94,7 @@ async fn until_usable(scope: &Scope, status: &str, reason: &str) {
     .await;
 }
 
-/// Whether the API server refuses to write the status of the rule `web` as it does what it does not serve.
+/// Whether the API server answers a write of the status of the rule `web` with 404.
 async fn status_is_not_served(scope: &Scope) -> bool {
     let touch = Patch::Merge(json!({"status": {}}));
     let params = PatchParams::default();
@@ -124,7 +125,7 @@ async fn claim_dropped_by_the_schema_admits_nothing() {
     nothing_goes_until_the_definition_is_put_back(broken, is_dropped, why, condition_reasons).await;
 }
 
-/// The replica that is asked for a claim may not be the leader, and a claim of which nothing is stored brings no event.
+/// The replica that needs a claim may not be the leader, and no watch event reports a claim that was not stored.
 #[tokio::test]
 async fn dropped_ledger_is_reported_before_any_request() {
     let bed = Bed::own().await;
@@ -137,7 +138,7 @@ async fn dropped_ledger_is_reported_before_any_request() {
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
     until_usable(&scope, "False", "LedgerNotStored").await;
 
-    // Where the conditions are dropped, too, the metric tells.
+    // If the conditions are dropped, too, the metric reports the problem.
     change(&bed, drop("conditions")).await;
     wait::until("the metric", async || {
         let replicas = bed.metric("operating_ledgers_not_stored").await;
@@ -146,7 +147,8 @@ async fn dropped_ledger_is_reported_before_any_request() {
     .await;
 }
 
-/// As a replica does that has started while the definition dropped the ledger: it remembers no claim.
+/// Writes the ledger as a replica does that was started while the definition dropped the ledger: this replica remembers
+/// no claim.
 #[tokio::test]
 async fn ledger_that_was_begun_without_its_claims_gets_them_back() {
     let scope = Bed::shared().await.scope("forgotten").await;
@@ -187,7 +189,7 @@ async fn ledger_that_was_begun_without_its_claims_gets_them_back() {
     assert_eq!(refused.len(), 2, "{refused:#?}");
 }
 
-/// The control: a rule that is deleted holds nobody, at once.
+/// Control: a deleted rule holds no Pod from the moment of its deletion.
 #[tokio::test]
 async fn deleted_rule_frees_its_pods() {
     let scope = Bed::shared().await.scope("freed").await;

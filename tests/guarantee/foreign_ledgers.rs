@@ -11,7 +11,7 @@ use testbed::pods::{is_available, names};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
 
-/// Writes the ledger of the rule `web`, as a user with the right to write its status can.
+/// Writes the ledger of the rule `web` as a user may who has the right to write its status.
 async fn forge(scope: &Scope, ledger: Value) {
     let patch = Patch::Merge(json!({"status": {"ledger": ledger}}));
     let params = PatchParams::default();
@@ -64,8 +64,8 @@ async fn forged_watermark_counts_as_current_and_is_reported() {
     scope.until_at_rest("web", 3).await;
 }
 
-/// What a backup of another cluster holds: Pods that are not of this one, and versions that it has not reached. One of them
-/// bears the name of a Pod that is.
+/// The ledger comes from a backup of another cluster: it names Pods that this cluster does not have, and versions that
+/// this cluster has not reached. One claim has the name of an existing Pod.
 #[tokio::test]
 async fn claims_of_another_cluster_end_and_the_rule_holds() {
     let bed = Bed::shared().await;
@@ -128,7 +128,7 @@ async fn ledger_of_a_newer_format_denies_and_is_left_alone() {
     let status: RuleStatus = scope.status("web").await;
     let raw = serde_json::to_value(status.ledger).unwrap();
     assert_eq!(raw["formatVersion"], 2);
-    // The way back that the denial names.
+    // The remedy that the denial names.
     forge(&scope, Value::Null).await;
     wait::until("a place to be given", async || {
         pods.len() == 3 && scope.list("app=web").await.iter().any(is_available) && {
@@ -181,7 +181,7 @@ async fn unknown_fields_and_operations_stay_in_the_ledger() {
         assert!(claims.contains(claim), "{claim} is not in {ledger}");
     }
     assert_eq!(ledger["epoch"], epoch);
-    // Pods that hold a claim need no other place.
+    // Pods that hold a claim need no further claim.
     for pod in &pods[..2] {
         scope.delete(pod).await.unwrap();
     }
@@ -190,7 +190,7 @@ async fn unknown_fields_and_operations_stay_in_the_ledger() {
     assert_eq!(stored(&scope).await["epoch"], epoch);
 }
 
-/// A ledger as builds from before formats had numbers left it.
+/// A ledger as written by builds from before the format had a number.
 #[tokio::test]
 async fn ledger_without_a_format_is_taken_over() {
     let bed = Bed::shared().await;
@@ -221,7 +221,7 @@ async fn ledger_without_a_format_is_taken_over() {
     scope.until_at_rest("web", 3).await;
 }
 
-/// In the backup the budget is used up, in what the replicas have seen since it is not.
+/// In the backup the budget is used up; in the later state that the replicas have seen it is free.
 #[tokio::test]
 async fn restored_etcd_ends_the_replicas_and_admits_nothing() {
     let bed = Bed::own().await;
@@ -245,7 +245,7 @@ async fn restored_etcd_ends_the_replicas_and_admits_nothing() {
     scope.open_nodes().await;
     scope.all_available("app=web", 5).await;
     scope.until_at_rest("web", 5).await;
-    // What comes back and no cache knows: the Pods and the only rule of a namespace.
+    // Objects that the restoration brings back and no cache knows: the Pods and the only rule of a namespace.
     deleted_scope
         .rules()
         .delete("web", &DeleteParams::default())
@@ -256,7 +256,7 @@ async fn restored_etcd_ends_the_replicas_and_admits_nothing() {
         deleted_scope.list("app=web").await.is_empty()
     })
     .await;
-    // What the caches hold of these is newer than what comes back.
+    // The caches have a newer version of these Pods than the backup.
     for pod in &pods[2..4] {
         let touch = json!({"metadata": {"annotations": {"touched": "after the backup"}}});
         scope.patch(pod, touch).await.unwrap();
@@ -293,7 +293,7 @@ async fn restored_etcd_ends_the_replicas_and_admits_nothing() {
         );
     }
 
-    // As the kubelet does.
+    // Writes the status as the kubelet does.
     for index in 0..3 {
         bed.restart(index).await;
     }

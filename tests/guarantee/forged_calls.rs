@@ -13,7 +13,7 @@ use testbed::review::about;
 use testbed::scope::claims;
 use testbed::{Bed, Scope, wait};
 
-/// What of a DELETE of the Pod is forged.
+/// The forged part of the review of a DELETE of the Pod.
 fn forged(pod: &Value, change: Value) -> Value {
     let mut pod = pod.clone();
     json_patch::merge(&mut pod, &change);
@@ -29,7 +29,7 @@ async fn claim_needs_a_stored_pod_equal_to_the_review() {
     let stored = json!(scope.get(&pods[0]).await);
     let highest = u64::MAX.to_string();
     for (change, allowed) in [
-        // Of a UID or a version that is past, a real request is bound to fail: nothing needs to be held.
+        // A real request with a past UID or version fails in the API server, so the server need not hold it.
         (
             json!({"metadata": {"uid": "00000000-0000-4000-8000-000000000000"}}),
             true,
@@ -85,7 +85,7 @@ async fn calls_need_the_segment_that_the_servers_publish() {
     let pods = scope.web_under_rule(2, json!(1)).await;
     let plain = bed.paths().await;
     assert!(plain.contains(&"/validate/pods".to_owned()), "{plain:?}");
-    // A segment that every replica has known for long.
+    // A segment that every replica has known for a long time.
     let secrets: Api<Secret> = Api::namespaced(bed.admin(), HOME);
     let line = format!("{} 2026-01-01T00:00:00Z\n", "5".repeat(32));
     let paths = json!({"data": {"paths": ByteString(line.into_bytes())}});
@@ -94,7 +94,7 @@ async fn calls_need_the_segment_that_the_servers_publish() {
         .patch(name, &PatchParams::default(), &Patch::Merge(paths))
         .await
         .unwrap();
-    // What is published first is known when the replicas start again.
+    // A replica that starts accepts the segment that was published before its start.
     for _ in 0..2 {
         for replica in 0..3 {
             bed.restart(replica).await;
@@ -113,7 +113,8 @@ async fn calls_need_the_segment_that_the_servers_publish() {
     let verdict = bed.forge("/validate/pods", request).await.unwrap();
     assert_eq!(verdict["allowed"], json!(true), "{verdict}");
 
-    // Whoever puts the plain paths back is served, and the segment comes again.
+    // Calls by a plain path are served after somebody restores the plain paths, until a replica publishes the segment
+    // again.
     let api: Api<ValidatingWebhookConfiguration> = Api::all(bed.admin());
     let mut stored = api.get(routes::VALIDATING_CONFIGURATION).await.unwrap();
     for webhook in stored.webhooks.iter_mut().flatten() {
@@ -139,7 +140,7 @@ fn has_segment(path: &str) -> bool {
         || path.split('/').nth(1).is_some_and(|part| part.len() == 32)
 }
 
-/// The webhooks are called: a DELETE is admitted, or refused by the rule and by nothing else.
+/// Asserts that the API server calls the webhooks: a DELETE is admitted, or refused by the rule and by nothing else.
 async fn until_gone_or_held(scope: &Scope, pod: &str) {
     if let Err(refused) = scope.delete(pod).await {
         let text = refused.to_string();

@@ -1,4 +1,4 @@
-//! Pods with controller references that their author invented: the API server checks neither kind nor name of one.
+//! Pods with forged controller references: the API server verifies neither the kind nor the name of an owner.
 
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -22,7 +22,7 @@ async fn forged_owner_name_does_not_hide_the_owner() {
     }]);
     let forged = json!({"metadata": {"labels": {"app": "web"}, "ownerReferences": owner}});
     scope.pod("forged", forged).await;
-    // An eviction asks for the owners of the rule, whether it goes through or not.
+    // An eviction makes the server read the owners of the rule's Pods, whether it passes or not.
     let _ = scope.evict("forged").await;
     let replicas = Patch::Merge(json!({"spec": {"replicas": 6}}));
     let sets = scope.stateful_sets();
@@ -52,7 +52,8 @@ async fn forged_owner_name_does_not_hide_a_custom_owner() {
     let kind = expected_replicas::kind(&scope, "Armada", true).await;
     let owner = expected_replicas::owner(&scope, &kind, 4).await;
     let mut forged = owner.clone();
-    // Of a kind that is not served: of one that is, the garbage collector would miss the object and delete the Pod.
+    // The forged kind is not served. For a kind that is served, the garbage collector would find that the object is
+    // absent and delete the Pod.
     forged[0]["apiVersion"] = json!("forged.test/v1");
     let forged = json!({"metadata": {"labels": {"app": "web"}, "ownerReferences": forged}});
     scope.pod("forged", forged).await;
@@ -71,7 +72,7 @@ async fn forged_owner_name_does_not_hide_a_custom_owner() {
     }
 }
 
-/// The garbage collector takes a ReplicaSet whose controller does not exist, and then its Pods; the Deployment lives on.
+/// The garbage collector deletes a ReplicaSet whose controller does not exist, and then its Pods. The Deployment stays.
 #[tokio::test]
 async fn replica_set_with_a_forged_controller_keeps_its_pods() {
     let scope = Bed::shared().await.scope("forged-maker").await;
@@ -104,7 +105,8 @@ async fn deleted_replica_set_with_configmap_owner_keeps_its_pods() {
     other_replica_set_takes_over(&scope, &set, &observer).await;
 }
 
-/// Another Deployment takes the ReplicaSet, sets it to none, and is deleted: the garbage collector follows.
+/// Another Deployment adopts the ReplicaSet, scales it to 0, and is deleted. The garbage collector then deletes the
+/// ReplicaSet.
 #[tokio::test]
 async fn deletion_of_another_deployment_keeps_pods_of_replica_set() {
     let scope = Bed::shared().await.scope("forged-other").await;
@@ -140,7 +142,7 @@ async fn deletion_of_another_deployment_keeps_pods_of_replica_set() {
     other_replica_set_takes_over(&scope, &set, &observer).await;
 }
 
-/// Names another controller in the only ReplicaSet. Returns it.
+/// Names another controller in the only ReplicaSet. Returns the ReplicaSet.
 async fn give_controller(scope: &Scope, owner: Value) -> ReplicaSet {
     let sets: Api<ReplicaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
     let all = sets.list(&ListParams::default()).await.unwrap();
@@ -152,7 +154,7 @@ async fn give_controller(scope: &Scope, owner: Value) -> ReplicaSet {
     sets.patch(&set.name_any(), &params, &patch).await.unwrap()
 }
 
-/// The Deployment of six makes another ReplicaSet, whose Pods take over one by one.
+/// The Deployment of six creates another ReplicaSet, whose Pods replace the old Pods one by one.
 async fn other_replica_set_takes_over(scope: &Scope, former: &ReplicaSet, observer: &Observer) {
     let former = former.uid().unwrap();
     let is_of_former = |pod: &Pod| pod.owner_references().iter().any(|o| o.uid == former);

@@ -29,7 +29,7 @@ async fn web() -> (Scope, Vec<String>) {
 #[tokio::test]
 async fn new_image_keeps_its_claim_until_kubelet_runs_it() {
     let (scope, pods) = web().await;
-    // Never pulled: the Pod is down until it gets an image that exists.
+    // No kubelet can pull this image: the Pod is down until it gets an image that exists.
     set_image(&scope, &pods[0], "web:non-exist").await.unwrap();
     for attempt in [
         set_image(&scope, &pods[1], "web:2").await,
@@ -49,7 +49,7 @@ async fn new_image_keeps_its_claim_until_kubelet_runs_it() {
         );
         assert!(status.message.contains(&pods[0]), "{}", status.message);
     }
-    // An unavailable Pod may be repaired once the leader has removed its label.
+    // The image of an unavailable Pod may be corrected once the leader has removed its label.
     scope
         .until_pod(&pods[0], "off traffic", |p| {
             !p.labels().contains_key(keys::SERVICE_AVAILABLE)
@@ -83,7 +83,7 @@ async fn of_three_new_images_at_once_one_passes() {
     scope.until_at_rest("web", 3).await;
 }
 
-/// Makes the kubelet answer resizes of a Pod with this reason until it is to have its resources as before.
+/// Makes the kubelet report this reason for resizes of a Pod, until the Pod gets its former resources again.
 async fn answer_resizes(scope: &Scope, pod: &str, reason: &str) {
     let answer = json!({"metadata": {"annotations": {"plane.test/resize": reason}}});
     scope.patch(pod, answer).await.unwrap();
@@ -114,7 +114,7 @@ async fn resizable_pods(count: usize) -> (Scope, Vec<String>) {
     (scope, pods)
 }
 
-/// Two of them under a rule.
+/// Two such Pods under a rule.
 async fn resizable(max_unavailable: i32) -> (Scope, Vec<String>) {
     let (scope, pods) = resizable_pods(2).await;
     scope
@@ -129,7 +129,8 @@ async fn infeasible_resize_releases_its_claim_and_can_be_reverted() {
     let (scope, pods) = resizable(1).await;
     answer_resizes(&scope, &pods[0], "Infeasible").await;
     resize(&scope, &pods[0], "memory", "2Mi").await.unwrap();
-    // Kubernetes 1.33 does not tell which resize is infeasible, so that the place is kept until the change is taken back.
+    // Kubernetes 1.33 does not report which resize is infeasible, so the Pod keeps its claim until the change is
+    // reverted.
     let tells_which = Kubernetes::of_environment().unwrap() != Kubernetes::Oldest;
     if tells_which {
         scope.until_at_rest("web", 2).await;
@@ -151,7 +152,7 @@ async fn infeasible_resize_releases_its_claim_and_can_be_reverted() {
 }
 
 #[tokio::test]
-async fn deferred_resize_keeps_its_place_and_can_be_changed_back() {
+async fn deferred_resize_keeps_its_claim_and_can_be_reverted() {
     let (scope, pods) = resizable(1).await;
     answer_resizes(&scope, &pods[0], "Deferred").await;
     resize(&scope, &pods[0], "memory", "2Mi").await.unwrap();
@@ -162,7 +163,7 @@ async fn deferred_resize_keeps_its_place_and_can_be_changed_back() {
         .await;
     // The kubelet may restart the container at any time, as soon as the node has free resources.
     let reason = format!(
-        "Pod {} keeps its place until the kubelet makes its deferred resize",
+        "Pod {} keeps its claim until the kubelet makes its deferred resize",
         pods[0]
     );
     wait::until("a refusal that names the resize", async || {
@@ -189,15 +190,15 @@ async fn new_rule_counts_disruptions_that_are_already_pending() {
     for denied in [scope.delete(&pods[2]).await, scope.evict(&pods[3]).await] {
         let status = refusal(denied);
         let texts = [
-            format!("Pod {} keeps its place until the kubelet", pods[0]),
-            format!("Pod {} keeps its place until its spec", pods[1]),
+            format!("Pod {} keeps its claim until the kubelet", pods[0]),
+            format!("Pod {} keeps its claim until its spec", pods[1]),
         ];
         assert_eq!(status.code, 429, "{status:?}");
         for texts in texts {
             assert!(status.message.contains(&texts), "{status:?}");
         }
     }
-    // They themselves need no further place.
+    // These Pods need no further claim.
     scope.delete(&pods[1]).await.unwrap();
     refusal(scope.delete(&pods[2]).await);
     resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
@@ -213,7 +214,7 @@ async fn pod_off_traffic_is_resized_again_after_its_restart() {
     scope.until_pod(&pods[0], "in operation", operate).await;
     for (restarts, memory) in [(1, "2Mi"), (2, "3Mi"), (3, "1Mi")] {
         resize(&scope, &pods[0], "memory", memory).await.unwrap();
-        // The other Pod has to stay all the while.
+        // Until the restart the rule holds the other Pod.
         refusal(scope.delete(&pods[1]).await);
         let has_restarted = |pod: &Pod| {
             let status = pod.status.as_ref().unwrap();
@@ -253,7 +254,7 @@ async fn a_resize_that_restarts_nothing_is_free() {
 #[tokio::test]
 async fn deferred_resize_without_restart_releases_its_claim() {
     if Kubernetes::of_environment().unwrap() == Kubernetes::Oldest {
-        return; // it does not tell which resize is deferred
+        return; // Kubernetes 1.33 does not report which resize is deferred.
     }
     let (scope, pods) = resizable(1).await;
     answer_resizes(&scope, &pods[0], "Deferred").await;

@@ -1,5 +1,5 @@
-//! Restarts that come after the operation that asked for them: the kubelet writes the status before it ends the
-//! containers, and an operator that looks at the status only ends its operation too early.
+//! Restarts that come after the end of the operation that caused them: the kubelet writes the status before it ends the
+//! containers, so an operator that looks at the status only ends its operation too early.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::in_place::set_image;
 
 const ID: &str = "upgrade";
 
-/// A kubelet that reports the spec as seen and Ready as the gate wants it, and leaves the containers alone. It works until
-/// it is dropped.
+/// A kubelet that reports the spec as observed and sets Ready according to the readiness gate, but does not restart
+/// containers. It works until it is dropped.
 async fn kubelet_that_only_reports(scope: &Scope, pod: &str) -> AbortOnDropHandle<()> {
     scope.pause_kubelet(pod).await;
     let (scope, name) = (scope.clone(), pod.to_owned());
@@ -43,7 +43,7 @@ async fn kubelet_that_only_reports(scope: &Scope, pod: &str) -> AbortOnDropHandl
     }))
 }
 
-/// Waits until the kubelet has reported the spec as seen.
+/// Waits until the kubelet has reported the spec as observed.
 async fn until_observed(scope: &Scope, pod: &str) {
     let is_observed = |p: &k8s_openapi::api::core::v1::Pod| {
         p.status.as_ref().and_then(|s| s.observed_generation) == p.metadata.generation
@@ -60,7 +60,7 @@ async fn begin_and_operate(scope: &Scope, pod: &str) {
         .await;
 }
 
-/// Begins and ends an operation on a Pod that does nothing, until the Pod serves again.
+/// Begins and ends an operation without a change on a Pod, and waits until the Pod serves again.
 async fn operate_on(scope: &Scope, pod: &str) {
     begin_and_operate(scope, pod).await;
     scope.finish(pod, ID).await.unwrap();
@@ -79,7 +79,7 @@ async fn image_change_keeps_its_claim_after_early_operation_end() {
     scope.finish(early, ID).await.unwrap();
     until_observed(&scope, early).await;
 
-    // Neither an operation of another Pod nor an edit by hand brings the Pod back.
+    // Neither an operation of another Pod nor a manual edit brings the Pod back.
     operate_on(&scope, &pods[1]).await;
     for by_hand in [Value::Null, json!("{}"), json!("nonsense")] {
         let edit = json!({"metadata": {"annotations": {keys::AWAITS_RESTART: by_hand}}});
@@ -100,7 +100,7 @@ async fn image_change_keeps_its_claim_after_early_operation_end() {
             let value = pod.labels().get(keys::SERVICE_AVAILABLE);
             assert_eq!(value, None, "not Ready");
         }
-        // Its kubelet has followed the forged condition already.
+        // The kubelet has already set Ready according to the forged condition.
         refused => assert_eq!(refusal(refused).code, 422),
     }
     let leave = json!({"metadata": {"labels": {keys::CONTROL: null}, "annotations": {keys::AWAITS_RESTART: null}}});
@@ -114,7 +114,7 @@ async fn image_change_keeps_its_claim_after_early_operation_end() {
     let pod = scope.get(early).await;
     assert!(!is_available(&pod), "{:?}", pod.labels());
 
-    // One place of two is left.
+    // The budget has room for one of two Pods.
     begin_and_operate(&scope, &pods[1]).await;
     let waiting = scope.begin(&pods[2], ID).await.unwrap();
     assert!(waiting.labels().contains_key(&Family::PreCheck.key(ID)));
@@ -163,7 +163,7 @@ async fn image_changed_and_taken_back_in_an_operation_restarts_nothing() {
     scope.until_at_rest("web", 2).await;
 }
 
-/// The status does not tell what is in force of a limit that a container inherits from its Pod.
+/// The status of a container does not show a limit that the container inherits from its Pod.
 #[tokio::test]
 async fn resize_beside_an_inherited_limit_ends_with_the_operation() {
     let scope = Bed::shared().await.scope("inherits").await;
@@ -215,7 +215,7 @@ async fn resize_keeps_its_claim_after_early_operation_end() {
     let early = &pods[0];
     begin_and_operate(&scope, early).await;
     let kubelet = kubelet_that_only_reports(&scope, early).await;
-    // The operation has its leave: what another Pod loses in the meantime does not stop its work.
+    // The rules have passed the operation, so the loss of another Pod does not stop its work.
     scope.lose_readiness(&pods[1]).await;
     scope
         .until_pod(&pods[1], "be lost", |p| !is_available(p))
@@ -240,7 +240,7 @@ async fn resize_keeps_its_claim_after_early_operation_end() {
     let status = refusal(scope.delete(&pods[2]).await);
     assert_eq!(status.code, 429, "{status:?}");
     drop(kubelet);
-    // kwok makes a resize when it has not reported the spec as seen.
+    // kwok carries out a resize only if it has not reported the spec as observed.
     let unseen = Patch::Strategic(json!({"status": {"observedGeneration": 1}}));
     let written = scope.pods().patch_status(early, &params, &unseen).await;
     written.unwrap();

@@ -27,7 +27,7 @@ async fn web(replicas: usize, max_unavailable: i32) -> (Scope, Vec<String>) {
 async fn a_pod_goes_offline_is_operated_and_comes_back() {
     let (scope, pods) = web(3, 1).await;
     let pod = &pods[0];
-    // With the budget free, the begin itself is the grant.
+    // With free budget the request that begins the operation also grants it.
     let begun = scope.begin(pod, ID).await.unwrap();
     assert!(has(&begun, Family::Preparing, ID), "{:?}", begun.labels());
     assert!(has(&begun, Family::PreChecked, ID) && has(&begun, Family::OperationPermission, ID));
@@ -39,7 +39,7 @@ async fn a_pod_goes_offline_is_operated_and_comes_back() {
         .await;
     assert_eq!(service_ready(&operate), Some(false));
     assert!(!has(&operate, Family::Preparing, ID));
-    // What is done in this phase needs no further claim.
+    // A change in this phase needs no further claim.
     let image = json!({"spec": {"containers": [{"name": "main", "image": "web:2"}]}});
     let image = kube::api::Patch::Strategic(image);
     scope
@@ -330,7 +330,7 @@ async fn operation_begun_again_while_completing_starts_anew() {
     scope.patch("web", on).await.unwrap();
     let idle = scope.until_pod("web", "online again", is_idle).await;
     assert_eq!(in_flight(&idle), Vec::<&String>::new());
-    // Nothing of the two runs lets a third one pass a rule that is full.
+    // The labels of the two earlier runs do not let a third run pass a rule that allows no disruption.
     scope.rule("closed", json!({"app": "web"}), json!(0)).await;
     scope.until_at_rest("closed", 1).await;
     let third = scope.begin("web", ID).await.unwrap();

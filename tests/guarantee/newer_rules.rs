@@ -13,7 +13,7 @@ use testbed::pods::names;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
-/// Lets the API server store any spec of rules, as the definition of a newer version may do with some.
+/// Makes the API server store any spec of rules, as the definition of a newer version may do.
 async fn open_definition(bed: &Bed) {
     let definitions: Api<CustomResourceDefinition> = Api::all(bed.admin());
     let name = "podtransitionrules.apps.kusionstack.io";
@@ -32,7 +32,8 @@ async fn open_definition(bed: &Bed) {
         .unwrap();
 }
 
-/// While the namespace is excluded, the API server asks no webhook about its rules, as if another version had admitted them.
+/// While the namespace is excluded, the API server does not send its rules to a webhook. The rules are thus stored as
+/// if another version had admitted them.
 async fn exclude(bed: &Bed, scope: &Scope, value: Value) {
     let patch = Patch::Merge(json!({"metadata": {"labels": {keys::NAMESPACE_EXCLUDED: value}}}));
     Api::<Namespace>::all(bed.admin())
@@ -82,7 +83,7 @@ async fn rule_that_this_version_can_not_read_holds_its_pods() {
             why.is_some_and(|why| why.contains("PodTransitionRule web") && why.contains(field))
         })
         .await;
-        // What the selector does not match is free.
+        // A Pod that the selector does not match is free.
         wait::until("another Pod to be free", async || {
             denial_message(&scope, &db[0]).await.is_none()
         })

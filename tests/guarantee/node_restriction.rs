@@ -1,5 +1,5 @@
-//! Kubelets under NodeRestriction: the API server refuses a node's write of a status if a label is another in what comes out of
-//! admission, so that nothing may change one there.
+//! Kubelets under NodeRestriction: the API server refuses a node's write of a status if admission changes a label, so
+//! the webhook must not change labels there.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams};
@@ -11,7 +11,7 @@ use testbed::pods::{is_available, service_ready};
 use testbed::scope::PAUSED;
 use testbed::{Bed, Scope};
 
-/// The Pods of a scope as the kubelet of a node writes them.
+/// A client for the Pods of a scope with the user of the kubelet of a node.
 pub async fn kubelet(bed: &Bed, scope: &Scope, node: &str) -> Api<Pod> {
     let kubeconfig = Kubeconfig::read_from(bed.kubeconfig()).unwrap();
     let options = KubeConfigOptions::default();

@@ -17,7 +17,7 @@ fn documented(metric: &str) -> Option<Vec<String>> {
     Some(labels.collect())
 }
 
-/// Name and labels of a sample; those of a histogram are its parts.
+/// Name and labels of a sample. The samples of a histogram count for the histogram.
 fn sample(line: &str) -> (String, Vec<String>) {
     let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap());
     let labels = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
@@ -34,7 +34,7 @@ fn sample(line: &str) -> (String, Vec<String>) {
 }
 
 #[tokio::test]
-async fn metrics_and_labels_are_those_of_the_page() {
+async fn metrics_and_labels_match_the_documentation() {
     let bed = Bed::shared().await;
     for text in bed.scrapes().await {
         for line in text.lines().filter(|line| !line.starts_with('#')) {

@@ -15,7 +15,7 @@ use testbed::{Bed, Scope};
 
 const PODS: usize = 6;
 
-/// Six available Pods under a rule that lets one be unavailable. Their kubelet is slow, and none is replaced.
+/// Six available Pods under a rule that lets one be unavailable. Their kubelet is slow, and lost Pods are not replaced.
 async fn six(prefix: &str, extra: Value) -> (Scope, Vec<String>) {
     let scope = Bed::shared().await.scope(prefix).await;
     scope.open_nodes().await;
@@ -34,7 +34,7 @@ async fn six(prefix: &str, extra: Value) -> (Scope, Vec<String>) {
     (scope, pods)
 }
 
-/// Asserts that one of these outcomes is a success and all others are refused for want of budget.
+/// Asserts that one of these outcomes is a success and that the budget refused all others.
 fn assert_one(outcomes: Vec<kube::Result<()>>) {
     let admitted = outcomes.iter().filter(|o| o.is_ok()).count();
     for outcome in outcomes.into_iter().filter(Result::is_err) {
@@ -49,7 +49,7 @@ fn assert_one(outcomes: Vec<kube::Result<()>>) {
     assert_eq!(admitted, 1);
 }
 
-/// What comes of a write to each Pod, one after another.
+/// The outcomes of a write to each Pod, one after another.
 async fn one_after_another(
     pods: &[String],
     write: impl AsyncFn(&str) -> kube::Result<()>,
@@ -78,7 +78,7 @@ fn carries_label(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
     pod.labels().contains_key(keys::SERVICE_AVAILABLE)
 }
 
-/// With Kuperator such a write is accepted, and its controller takes the label off again.
+/// Kuperator accepts such a write, and its controller removes the label again.
 #[tokio::test]
 async fn service_available_on_unready_pod_is_accepted_and_removed() {
     let (scope, pods) = six("label-by-hand", json!({})).await;
@@ -89,13 +89,13 @@ async fn service_available_on_unready_pod_is_accepted_and_removed() {
     let by_hand = json!({keys::SERVICE_AVAILABLE: "true"});
     let written = scope.label(&pods[0], by_hand).await.unwrap();
     assert!(!carries_label(&written), "{:?}", written.labels());
-    // Of six Pods one may be missing, and one is.
+    // One of six Pods may be unavailable, and one is.
     let status = refusal(scope.delete(&pods[1]).await);
     assert_eq!(status.code, 429, "{status:?}");
 }
 
 #[tokio::test]
-async fn image_and_removed_label_in_one_write() {
+async fn image_change_with_removed_label_keeps_the_budget() {
     let (scope, pods) = six("label-image", json!({})).await;
     let outcomes = one_after_another(&pods, async |pod| {
         let patch = json!({
@@ -103,7 +103,7 @@ async fn image_and_removed_label_in_one_write() {
             "spec": {"containers": image()},
         });
         let outcome = strategic(&scope, pod, patch).await;
-        // The leader puts the label back at once.
+        // The leader adds the label again at once.
         scope
             .until_pod(pod, "be labelled again", carries_label)
             .await;
@@ -119,7 +119,7 @@ async fn image_and_removed_label_in_one_write() {
 }
 
 #[tokio::test]
-async fn image_while_a_flap_has_taken_the_label_off() {
+async fn image_change_of_briefly_unready_pods_keeps_the_budget() {
     let (scope, pods) = six("flap-image", json!({})).await;
     let set_ready = async |pod: &str, ready: &str| {
         let patch = Patch::Strategic(
@@ -149,7 +149,7 @@ async fn image_while_a_flap_has_taken_the_label_off() {
 }
 
 #[tokio::test]
-async fn deadline_set_on_running_pods() {
+async fn deadlines_of_running_pods_keep_the_budget() {
     let (scope, pods) = six("deadline", json!({})).await;
     let outcomes = one_after_another(&pods, async |pod| {
         let patch = json!({"spec": {"activeDeadlineSeconds": 1}});
@@ -160,7 +160,7 @@ async fn deadline_set_on_running_pods() {
 }
 
 #[tokio::test]
-async fn controller_changed_to_one_that_does_not_exist() {
+async fn change_to_absent_controller_keeps_the_budget() {
     let (scope, pods) = six("reown", json!({})).await;
     let outcomes = one_after_another(&pods, async |pod| {
         let owner = json!([{
@@ -184,13 +184,13 @@ async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
     }]);
     let owned_by = |owners: Value| json!({"metadata": {"ownerReferences": owners}});
     scope.patch(&pods[0], owned_by(away)).await.unwrap();
-    // It asks for six, and one of those that are there belongs to nobody.
+    // The owner asks for six Pods, and one of the existing Pods no longer belongs to it.
     scope
         .until_status("web", "one more", |s: &RuleStatus| s.expected_pods == 7)
         .await;
     let outcome = scope.delete(&pods[1]).await;
     assert_eq!(refusal(outcome).code, 429);
-    // Nothing of its group is served: there is nobody who could replace the Pod.
+    // The API server does not serve the group of this owner, so no controller can replace the Pod.
     scope
         .patch(&pods[0], owned_by(json!(former)))
         .await
@@ -198,7 +198,7 @@ async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
     scope.until_at_rest("web", 6).await;
 }
 
-/// The API server takes any text that is not empty for the UID of an owner.
+/// The API server accepts any text that is not empty as the UID of an owner.
 #[tokio::test]
 async fn handover_to_owner_uid_with_space_keeps_its_claim() {
     let (scope, pods) = six("reown-space", json!({})).await;
@@ -207,7 +207,7 @@ async fn handover_to_owner_uid_with_space_keeps_its_claim() {
     }]);
     let away = json!({"metadata": {"ownerReferences": away}});
     scope.patch(&pods[0], away).await.unwrap();
-    // What later versions of the Pod show must not end the claim.
+    // Later versions of the Pod must not end the claim.
     for round in 0..3 {
         let touch = json!({"metadata": {"annotations": {"example.com/round": round.to_string()}}});
         scope.patch(&pods[0], touch).await.unwrap();
@@ -223,14 +223,14 @@ async fn handover_to_owner_uid_with_space_keeps_its_claim() {
 }
 
 #[tokio::test]
-async fn owner_that_borrows_the_uid_of_another_object() {
+async fn owner_with_uid_of_another_object_keeps_the_budget() {
     let (scope, pods) = six("borrowed", json!({})).await;
     scope.deploy("idle", 0, json!({})).await;
     let idle = scope.deployments().get("idle").await.unwrap();
     let uid = idle.uid().unwrap();
     let outcomes = one_after_another(&pods, async |pod| {
-        // The garbage collector looks the owner up by kind and name, and finds none. Without the label the ReplicaSet does
-        // not adopt the Pod again, which would save it and free its place.
+        // The garbage collector looks up the owner by kind and name, and finds none. Without the label the ReplicaSet
+        // does not adopt the Pod again; an adoption would keep the Pod and end its claim.
         let owner =
             json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "nosuch", "uid": uid}]);
         let labels = json!({"pod-template-hash": null});
@@ -241,8 +241,8 @@ async fn owner_that_borrows_the_uid_of_another_object() {
     assert_one(outcomes);
 }
 
-/// Lets the nodes say, as a real kubelet of 1.36 does, that they can resize a Pod as a whole. The API server refuses the
-/// resize otherwise.
+/// Makes the nodes declare, like a real kubelet of 1.36, that they can resize a Pod as a whole. Otherwise the API
+/// server refuses the resize.
 async fn declare_resize(client: &Client) {
     let nodes: Api<Node> = Api::all(client.clone());
     let features = Patch::Merge(
@@ -257,7 +257,7 @@ async fn declare_resize(client: &Client) {
 }
 
 #[tokio::test]
-async fn resize_of_the_pod_that_restarts_its_container() {
+async fn pod_resize_that_restarts_containers_keeps_the_budget() {
     let spec = json!({"spec": {
         "resources": {"limits": {"memory": "10Mi"}, "requests": {"memory": "10Mi"}},
         "containers": [{
@@ -288,7 +288,7 @@ async fn orphaned_pods_stay_and_can_be_adopted() {
         ..DeleteParams::default()
     };
     scope.deployments().delete("web", &orphan).await.unwrap();
-    // The ReplicaSet is an orphan then; the Pods become orphans with the ReplicaSet.
+    // First the ReplicaSet becomes an orphan. Then its own deletion makes the Pods orphans.
     let set = before.unwrap().remove(0);
     let sets: Api<ReplicaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
     let template = sets.get(&set.name).await.unwrap();
@@ -320,14 +320,15 @@ async fn orphaned_pods_stay_and_can_be_adopted() {
     }
 }
 
-/// A client of a kube-controller-manager whose controllers have no accounts of their own.
+/// A client with the account that all controllers of the kube-controller-manager share if they have no accounts of
+/// their own.
 async fn controller_manager(bed: &Bed) -> Client {
     let kubeconfig = Kubeconfig::read_from(bed.kubeconfig()).unwrap();
     let options = KubeConfigOptions::default();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
         .unwrap();
-    config.default_retry = false; // a refusal is the answer that the test waits for
+    config.default_retry = false; // the test waits for a refusal
     config.auth_info.impersonate = Some("system:kube-controller-manager".to_owned());
     config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
     Client::try_from(config).unwrap()

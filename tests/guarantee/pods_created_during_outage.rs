@@ -19,7 +19,7 @@ fn has_gate(pod: &Pod) -> bool {
     pod.spec.as_ref().unwrap().readiness_gates.is_some()
 }
 
-/// A Pod of the site, protected by a cooperator that is to be back before the Pod counts again.
+/// A Pod of the site with a cooperator, whose finalizer must be present before the Pod counts as available.
 fn protected(finalizer: &str) -> Value {
     let expected = json!({"expectedFinalizers": {"Gateway/shop/web": finalizer}}).to_string();
     json!({"metadata": {
@@ -117,8 +117,8 @@ async fn assert_held(scope: &Scope, names: &[&str]) {
     }
 }
 
-/// Operates on the Pod `late`, which has no readiness gate: the operation waits until the finalizer of the cooperator is
-/// gone, and ends after the finalizer is back (contract Q3).
+/// Operates on the Pod `late`, which has no readiness gate: the operation waits until the finalizer of the cooperator
+/// is gone, and ends after the finalizer is back (contract Q3).
 async fn operate_while_finalizer_is_missing(scope: &Scope, finalizer: &str) {
     let begun = scope.begin("late", ID).await.unwrap();
     assert!(has(&begun, Family::Preparing), "{:?}", begun.labels());

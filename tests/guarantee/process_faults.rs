@@ -58,7 +58,7 @@ async fn until_leaders(bed: &Bed, count: usize) {
     .await;
 }
 
-/// All Pods are asked for at once, and come back.
+/// Deletes all Pods at once, and waits until they are available again.
 async fn disrupt(scope: &Scope) {
     let pods = names(&scope.all_available("app=web", 6).await);
     scope.until_at_rest("web", 6).await;
@@ -126,12 +126,12 @@ async fn replicas_without_pod_watch_right_break_no_rule() {
         }
     }
     role = store(&roles, &role).await;
-    // Rights are looked at when a watch begins.
+    // The API server checks rights when a watch begins.
     bed.stop_apiserver().await.unwrap();
     bed.start_apiserver().await.unwrap();
     let observer = Observer::start(&scope).await;
     for index in 0..3 {
-        let denied = "list failed path=\"/api/v1/pods\"";
+        let denied = "list failed; trying again path=\"/api/v1/pods\"";
         until_logged(&bed, index, denied).await;
     }
     let pods = names(&scope.list("app=web").await);

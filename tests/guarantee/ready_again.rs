@@ -1,4 +1,4 @@
-//! Pods that become Ready again and that the leader has yet to label.
+//! Pods that became Ready again and that the leader has not labelled yet.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use testbed::{Bed, wait};
 
 use crate::node_restriction::kubelet;
 
-/// Kubelets' writes pass no admission, so that none of these Pods is labelled by the write that shows it Ready.
+/// The writes of kubelets pass no admission in this test, so the write that sets Ready labels no Pod.
 #[tokio::test]
 async fn pods_that_come_back_together_go_one_by_one() {
     const PODS: usize = 40;

@@ -19,8 +19,8 @@ use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 use tokio::sync::Notify;
 
-/// Keeps every eviction of a namespace between mutating admission and the delete until the answer is notified. The API
-/// server calls validating webhooks after all mutating ones, and goes on when the connection is closed.
+/// Holds back every eviction of a namespace between mutating admission and the delete, until the answer is released.
+/// The API server calls validating webhooks after all mutating webhooks, and continues when the connection is closed.
 async fn hold_evictions(scope: &Scope) -> (RuleServer, Arc<Notify>) {
     let go_on = Arc::new(Notify::new());
     let answer_now = go_on.clone();
@@ -78,7 +78,7 @@ async fn admitted_eviction_spares_recreated_pod_of_same_name() {
     scope.pods().delete("web-0", &force).await.unwrap();
     scope.until_gone(&old).await;
     scope.all_available("app=web", 3).await;
-    // The claim of the eviction went with the Pod. The only place is taken by another Pod.
+    // The claim of the eviction ended with its Pod, and another Pod now uses the whole budget.
     scope.until_at_rest("web", 3).await;
     let new = scope.get("web-0").await;
     scope.pause_kubelet("web-1").await;
@@ -102,7 +102,8 @@ fn rule_watches(asked: &Asked) -> bool {
     asked.watches() && asked.uri.path().ends_with("/podtransitionrules")
 }
 
-/// Names of those whose deletion passed. All others were refused by a rule, or for want of knowledge of it.
+/// Names of the Pods whose deletion passed. Asserts that all other deletions were refused by a rule, or because the
+/// replica did not know the rules.
 async fn passed(scope: &Scope, pods: &[String]) -> Vec<String> {
     let outcomes = at_once(pods, async |pod| (scope.delete(&pod).await, pod)).await;
     let mut passed = Vec::new();
@@ -111,7 +112,7 @@ async fn passed(scope: &Scope, pods: &[String]) -> Vec<String> {
             Ok(()) => passed.push(pod),
             refused => {
                 let status = refusal(refused);
-                // On a loaded machine the API server may give the call of the webhook up.
+                // On a loaded machine the API server may give up the call of the webhook.
                 let given_up = status.message.contains("deadline exceeded");
                 assert!(status.code == 429 || given_up, "{pod}: {status:?}");
             }
@@ -147,7 +148,7 @@ async fn rule_recreated_during_frozen_rule_watch_keeps_its_limit() {
         "another rule of the name"
     );
 
-    // First whichever replica is asked, then the one that knows the earlier rule alone.
+    // First any replica answers, then only the replica that knows only the earlier rule.
     let mut deleted = passed(&scope, &pods).await;
     bed.only_the_stalled_answers().await;
     let remaining = |deleted: &[String]| {
@@ -179,7 +180,8 @@ async fn recreated_rule_counts_pod_deleted_under_its_predecessor() {
     scope.all_available("app=web", 10).await;
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
     scope.until_at_rest("web", 10).await;
-    // The first claim brings the caches to where the ledger begins, which a frozen watch could not.
+    // The first claim waits until the caches have reached the watermark of the ledger, which a frozen watch never
+    // reaches.
     let first = names(&scope.list("app=web").await)[0].clone();
     scope.delete(&first).await.unwrap();
     let pods = scope.all_available("app=web", 10).await;
@@ -213,7 +215,7 @@ async fn recreated_rule_counts_pod_deleted_under_its_predecessor() {
     observer.fewest_available(|_| true, 10).await.at_least(9);
 }
 
-/// Deletes a namespace, and makes another one of its name.
+/// Deletes a namespace, and creates another namespace of the same name.
 async fn make_namespace_again(scope: &Scope) {
     scope.delete_namespace().await;
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
@@ -231,7 +233,8 @@ async fn make_namespace_again(scope: &Scope) {
     .await;
 }
 
-/// Waits until the leader has seen a change of the namespace that is made here, and so all changes before.
+/// Waits until the leader has seen a change of the namespace that this function makes, and therefore all earlier
+/// changes.
 async fn until_namespace_is_seen(scope: &Scope) {
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
     for (value, enforced) in [(json!("true"), "False"), (json!(null), "True")] {
@@ -258,7 +261,7 @@ async fn rule_in_recreated_namespace_holds_while_watch_is_frozen() {
     scope.web_under_rule(3, json!(0)).await;
     let namespaces = |asked: &Asked| asked.watches() && asked.uri.path() == "/api/v1/namespaces";
     bed.faults().set(Fault::new(Effect::Freeze).on(namespaces));
-    // Whatever is admitted from here on is admitted by a replica that knows the earlier namespace.
+    // From here on only the replica that knows the earlier namespace answers.
     bed.only_the_stalled_answers().await;
     make_namespace_again(&scope).await;
     scope.deploy_where_open("web", 10).await;

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 const PODS: usize = 8;
 const ROUNDS: usize = 6;
 
-/// What is done to the rule `old` once `new` is stored beside it.
+/// The change of the rule `old` once `new` is stored beside it.
 async fn end(scope: &Scope, round: usize) {
     let (rules, params) = (scope.rules(), PatchParams::default());
     let change = match round % 3 {
@@ -31,7 +31,7 @@ async fn end(scope: &Scope, round: usize) {
 
 #[tokio::test]
 async fn requests_waiting_for_deleted_rule_are_held_by_its_successor() {
-    // Quiet, so that the first claim of a rule waits for the cache of Pods.
+    // The namespace has no other writes, so the first claim of a rule waits for the Pod cache.
     let bed = Bed::own().await;
     for round in 0..ROUNDS {
         let scope = bed.scope("renamed").await;

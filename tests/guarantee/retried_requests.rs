@@ -14,11 +14,11 @@ use testbed::{Bed, Scope, wait};
 /// Request timeout of the API server: after this long the leader closes a claim that is renewed.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pods with this label are deleted by nobody.
+/// No controller deletes Pods with this label.
 const KEPT: &str = "plane.test/kept";
 
-/// A second webhook refuses the requests of this rule in the namespace, since nobody serves it. The API server calls all
-/// validating webhooks at the same time, so ours admits a request that this one refuses.
+/// Registers a second webhook, which refuses the requests of this rule in the namespace because no server answers it.
+/// The API server calls all validating webhooks concurrently, so ours admits a request that this one refuses.
 async fn refuse_behind(bed: &Bed, scope: &Scope, rule: Value, selector: Value) {
     let configuration: ValidatingWebhookConfiguration = serde_json::from_value(json!({
         "metadata": {"name": scope.namespace},
@@ -53,7 +53,7 @@ fn is_closing(status: &RuleStatus) -> bool {
     ledger.is_some_and(|l| l.claims.iter().any(|c| c.closing))
 }
 
-/// Sends a request once a second, refused each time, until the place that it has taken was given to another Pod.
+/// Sends a request once a second, which is refused each time, until its claim is released and another Pod gets a claim.
 async fn place_is_given_back(scope: &Scope, other: &str, ask: impl AsyncFn() -> kube::Result<()>) {
     let again = async {
         loop {
@@ -74,7 +74,7 @@ async fn place_is_given_back(scope: &Scope, other: &str, ask: impl AsyncFn() -> 
         scope
             .until_status("web", "the claim to be closing", is_closing)
             .await;
-        // Both webhooks refuse from here on, and the API server passes on the answer of one of them.
+        // From here on both webhooks refuse, and the API server returns the answer of one of them.
         wait::until("the place for the other Pod", async || {
             scope.delete(other).await.is_ok()
         })
@@ -87,7 +87,7 @@ async fn place_is_given_back(scope: &Scope, other: &str, ask: impl AsyncFn() -> 
 }
 
 #[tokio::test]
-async fn eviction_that_is_refused_for_ever_gives_its_place_back() {
+async fn endlessly_refused_eviction_releases_its_claim() {
     let bed = Bed::with_request_timeout(TIMEOUT).await;
     let (scope, pods) = web(&bed).await;
     let evictions = json!({
@@ -124,7 +124,7 @@ async fn refuse_deletion(bed: &Bed, scope: &Scope, pod: &str) {
 }
 
 #[tokio::test]
-async fn deletion_that_is_refused_for_ever_gives_its_place_back() {
+async fn endlessly_refused_deletion_releases_its_claim() {
     let bed = Bed::with_request_timeout(TIMEOUT).await;
     let (scope, pods) = web(&bed).await;
     refuse_deletion(&bed, &scope, &pods[0]).await;
@@ -152,7 +152,7 @@ async fn deletion_with_lapsed_claim_cannot_claim_again_at_once() {
 }
 
 #[tokio::test]
-async fn begin_that_is_refused_for_ever_gives_its_place_back() {
+async fn endlessly_refused_begin_releases_its_claim() {
     let bed = Bed::with_request_timeout(TIMEOUT).await;
     let (scope, pods) = web(&bed).await;
     scope.label(&pods[0], json!({KEPT: "true"})).await.unwrap();

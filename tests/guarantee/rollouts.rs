@@ -1,4 +1,4 @@
-//! Rollouts that need not stand still under a rule: over failing Pods, and after the rule has released them.
+//! Rollouts that must not stall under a rule: over failing Pods, and after the rule has released them.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::expected_replicas::{patch_web, web};
 
 const REPLICAS: usize = 10;
 
-/// Nobody can pull it.
+/// An image that no kubelet can pull.
 const BAD: &str = "web:non-exist";
 
 async fn set_image(scope: &Scope, image: &str) {
@@ -37,7 +37,7 @@ async fn with_image(scope: &Scope, image: &str) -> Vec<Pod> {
     pods
 }
 
-/// The rollout to `image` ends.
+/// Waits until the rollout to `image` has ended.
 async fn finish(scope: &Scope, image: &str) {
     wait::until("the rollout to end", async || {
         let pods = scope.list("app=web").await;
@@ -53,7 +53,7 @@ fn surge(max_surge: Value, max_unavailable: Value) -> Value {
     json!({"type": "RollingUpdate", "rollingUpdate": rolling})
 }
 
-/// A rollout of image [`BAD`] that has come to its end: `failing` Pods, and one old Pod less.
+/// A rollout to the image [`BAD`] that has come to a stop: `failing` Pods, and one old Pod less.
 async fn fail(scope: &Scope, failing: usize) {
     set_image(scope, BAD).await;
     wait::until("the failing Pods", async || {
@@ -71,7 +71,7 @@ async fn events(scope: &Scope, reason: &str) -> Vec<Event> {
         .collect()
 }
 
-/// Rolls forward over failing Pods.
+/// Rolls forward to a good image while Pods fail.
 async fn roll_over_failing_pods(strategy: Value, failing: usize) {
     let (scope, observer) = web(REPLICAS, strategy).await;
     fail(&scope, failing).await;
@@ -113,8 +113,8 @@ async fn rollout_that_is_undone_ends() {
         .at_least(REPLICAS - 1);
 }
 
-/// A StatefulSet whose rollout never ends and deletes no Pod, because of its partition, under a rule that lets no Pod go. Its
-/// controller does nothing by itself, so that nothing but the leader changes its Pods.
+/// A StatefulSet whose rollout never ends and deletes no Pod, because of its partition, under a rule that allows no
+/// disruption. Its controller does nothing by itself, so only the leader changes its Pods.
 async fn held_set(scope: &Scope) {
     scope.stateful_set(3).await;
     scope.all_available("app=web", 3).await;
@@ -205,7 +205,7 @@ struct Policy {
 }
 
 impl Policy {
-    /// `condition` is the CEL expression of the updates that pass.
+    /// `condition` is the CEL expression for the updates that pass.
     async fn new(scope: &Scope, group: &str, resource: &str, condition: &str) -> Policy {
         let name = format!("{}.plane.test", scope.namespace);
         let policy = Policy {
@@ -251,7 +251,7 @@ impl Policy {
     }
 }
 
-/// More time than the leader takes for all tries that it had before it counted only those that were written.
+/// Longer than all tries of the leader take, if refused tries counted as tries.
 const REFUSED: Duration = Duration::from_secs(10);
 
 #[tokio::test]

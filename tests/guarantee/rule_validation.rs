@@ -93,6 +93,6 @@ async fn rules_without_budget_hold_operations_and_limit_no_deletion() {
             })
         })
         .await;
-    // Such a rule says when an operation may begin; it limits no deletion.
+    // A rule without a budget says when an operation may begin; it limits no deletion.
     scope.delete(&pods[1]).await.unwrap();
 }

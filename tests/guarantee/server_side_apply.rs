@@ -57,7 +57,7 @@ async fn versions(scope: &Scope, pods: &[&str]) -> Vec<Option<String>> {
 }
 
 #[tokio::test]
-async fn a_lifecycle_lives_in_an_applied_manifest() {
+async fn operation_labels_can_be_applied_from_a_manifest() {
     let bed = Bed::shared().await;
     let scope = bed.scope("apply").await;
     for name in ["a", "b"] {
@@ -68,7 +68,7 @@ async fn a_lifecycle_lives_in_an_applied_manifest() {
     scope.until_at_rest("web", 2).await;
     let observer = Observer::start(&scope).await;
 
-    // Applied as it was, nothing is taken away; in dry-run, nothing is written.
+    // A repeated apply of the same manifest removes nothing, and a dry run writes nothing.
     let before = versions(&scope, &["a", "b"]).await;
     apply(bed, &scope, &manifest("a"), &[]).await;
     apply(bed, &scope, &begun("a"), &["--dry-run=server"]).await;
@@ -100,7 +100,7 @@ async fn a_lifecycle_lives_in_an_applied_manifest() {
     }
     assert_eq!(versions(&scope, &["a", "b"]).await, before);
 
-    // The operation goes from the manifest, and so it is done.
+    // The manifest no longer contains the operation, and this ends the operation.
     apply(bed, &scope, &manifest("a"), &[]).await;
     scope.until_pod("a", "online again", is_idle).await;
     scope
@@ -122,7 +122,7 @@ async fn a_manifest_applied_by_another_leaves_an_operation_alone() {
     scope.all_available("site=web", 2).await;
     scope.rule("web", json!({"site": "web"}), json!(1)).await;
     scope.until_at_rest("web", 2).await;
-    // No force: a conflict with any owner would be a 409.
+    // Without `--force`: a conflict with any field owner would be a 409.
     let apply = async |name: &str, dry_run: bool| {
         let mut params = PatchParams::apply("gitops");
         params.dry_run = dry_run;
@@ -156,7 +156,8 @@ async fn a_manifest_applied_by_another_leaves_an_operation_alone() {
         let gates = |p: &Pod| p.spec.as_ref().unwrap().readiness_gates.clone();
         assert!(gates(&applied).is_some() && gates(&applied) == gates(&before));
     }
-    // An image in the manifest is an in-place change as any other: free in operate, held where the Pod serves.
+    // An image in the manifest is an in-place change like any other: free in phase Operate, and held while the Pod
+    // serves.
     let image = |name: &str| {
         let mut manifest = manifest(name);
         manifest["spec"]["containers"][0]["image"] = json!("web:2");
@@ -205,7 +206,7 @@ async fn a_rule_applied_twice_is_the_same_rule() {
     let stored = scope.rules().get("web").await.unwrap();
     assert_eq!(stored.metadata.generation, Some(1));
 
-    // What the server writes into it is in nobody's way.
+    // The fields that the server writes conflict with no manifest.
     apply(bed, &scope, &rule(json!(0)), &[]).await;
     let pod = scope.list("app=web").await[0].name_any();
     let status = refusal(scope.delete(&pod).await);

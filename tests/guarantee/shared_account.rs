@@ -1,5 +1,5 @@
-//! A kube-controller-manager without `--use-service-account-credentials`: the garbage collector and the namespace controller
-//! have the same user name as the controllers that scale and roll out.
+//! A kube-controller-manager without `--use-service-account-credentials`: the garbage collector and the namespace
+//! controller have the same user name as the controllers that scale and roll out.
 
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -46,7 +46,7 @@ async fn deletion_of_a_namespace_ends_all_pods(bed: &Bed) {
 async fn rollout_keeps_to_the_limit(bed: &Bed) {
     let scope = ruled(bed, 6, 1).await;
     let observer = Observer::start(&scope).await;
-    // The ReplicaSet controller wants three old Pods to go at once.
+    // The ReplicaSet controller deletes three old Pods at the same time.
     let containers = json!([{"name": "main", "image": "web:2"}]);
     let patch = Patch::Merge(json!({"spec": {
         "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "50%"}},
@@ -81,7 +81,7 @@ async fn scale_in_ends_the_surplus_alone(bed: &Bed) {
     assert!(deletions(bed, &scope, 200).await >= 3);
 }
 
-/// One test, since each would start a control plane of its own.
+/// These are one test, because each would need a control plane of its own.
 #[tokio::test]
 async fn shared_controller_account_collects_garbage_within_limits() {
     let bed = Bed::with_shared_controller_account().await;

@@ -18,7 +18,7 @@ fn has(pod: &Pod, family: Family, id: &str) -> bool {
     pod.labels().contains_key(&family.key(id))
 }
 
-/// The gate is closed, and the kubelet has not noticed.
+/// The readiness gate is closed, and the kubelet has not noticed.
 fn is_unnoticed(pod: &Pod) -> bool {
     service_ready(pod) == Some(false) && condition(pod, "Ready") == Some(true)
 }
@@ -30,7 +30,7 @@ async fn web(replicas: usize, max_unavailable: i32) -> (Scope, Vec<String>) {
     (scope, pods)
 }
 
-/// An operator that has nothing to do: it finishes as soon as it may begin. The Pod as it was then.
+/// An operator without work: it finishes as soon as it may operate. Returns the Pod of that moment.
 async fn finish_at_once(scope: &Scope, pod: &str, id: &str) -> Pod {
     let operate = scope
         .until_pod(pod, "operate", |p| has(p, Family::Operate, id))
@@ -47,7 +47,7 @@ async fn operate_waits_for_the_kubelet_under_fast_operator() {
     let observer = Observer::start(&scope).await;
     scope.begin(slow, ID).await.unwrap();
     scope.until_pod(slow, "the gate closed", is_unnoticed).await;
-    // Every write is an occasion to step on.
+    // Every write gives the lifecycle an occasion to take a step.
     for touch in ["1", "2", "3"] {
         let pod = scope.label(slow, json!({"touch": touch})).await.unwrap();
         assert!(is_unnoticed(&pod));
@@ -115,7 +115,7 @@ async fn undone_operation_returns_pod_after_kubelet_closed_traffic() {
         scope.until_pod(slow, "the gate closed", is_unnoticed).await;
         let ended = scope.label(slow, end).await.unwrap();
         assert!(!has(&ended, Family::Preparing, ID), "{:?}", ended.labels());
-        // In the time that another Pod takes for a whole operation, nothing happens here.
+        // The operation makes no step while another Pod completes a whole operation.
         let other = format!("other-{round}");
         scope.begin(&pods[1], &other).await.unwrap();
         finish_at_once(&scope, &pods[1], &other).await;
@@ -148,7 +148,7 @@ async fn slowly_terminating_bare_pods_use_no_budget() {
     scope.until_at_rest("web", 5).await;
     scope.until_at_rest("floor", 5).await;
 
-    // Both still run, and answer until their time is up; there is one place all the same.
+    // Both terminating Pods still run, and answer until their grace period ends. The budget still has room for one Pod.
     for pod in &pods[..2] {
         scope.pause_kubelet(pod).await;
     }
@@ -181,7 +181,7 @@ async fn slowly_terminating_bare_pods_use_no_budget() {
     finish_at_once(&scope, &pods[2], ID).await;
     scope.until_pod(&pods[2], "online again", is_idle).await;
 
-    // Nor do they count as available where that is what is demanded.
+    // Terminating Pods do not count as available under minAvailableValue either.
     scope.pause_kubelet(&pods[3]).await;
     wait::until("the place to be free again", async || {
         scope.delete(&pods[3]).await.is_ok()
@@ -195,7 +195,7 @@ async fn slowly_terminating_bare_pods_use_no_budget() {
         "{status:?}"
     );
 
-    // However they end, nothing is held by it and nothing changes.
+    // Whichever way these Pods end, no claim remains and the figures do not change.
     let last = scope.get(&pods[1]).await;
     scope
         .pods()

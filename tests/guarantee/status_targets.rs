@@ -1,4 +1,4 @@
-//! The Pod names in the status of a rule, which tools of Kuperator's users read.
+//! The Pod names in the status of a rule, which tools for Kuperator read.
 
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};

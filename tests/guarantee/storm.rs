@@ -18,7 +18,7 @@ use testbed::{Bed, Scope, wait};
 
 const HALF: usize = 50;
 const OPERATIONS: usize = 200;
-/// How often each is tried.
+/// How often each action is tried.
 const ATTEMPTS: usize = 8;
 /// Fewest replicas that the storm scales the left half to.
 const SMALLEST: usize = 47;
@@ -51,12 +51,12 @@ fn draw(rng: &mut StdRng) -> Action {
     }
 }
 
-/// Does it to a Pod, several times if it is refused, as controllers and `kubectl drain` do. Refusals and Pods that are
-/// gone are part of the storm.
+/// Performs the action on a Pod, with retries after a refusal, as controllers and `kubectl drain` do. The storm expects
+/// refusals and absent Pods.
 async fn act(scope: &Scope, pod: &str, action: &Action, id: usize, pause: Duration) {
     for _ in 0..ATTEMPTS {
         match act_once(scope, pod, action, id).await {
-            // 500 is what the API server makes of a webhook that was killed, 504 of a request that took it too long.
+            // The API server answers 500 if the webhook was killed, and 504 if the request took too long.
             Err(kube::Error::Api(status)) if [409, 429, 500, 504].contains(&status.code) => {
                 tokio::time::sleep(pause).await
             }
@@ -174,8 +174,9 @@ async fn concurrent_operations_break_no_rule_while_replicas_die() {
         })
         .collect();
     let storm = drawn.iter().map(|(id, action, pod, pause)| {
-        // Lifecycles and in-place changes each on Pods of their own: a Pod that is back online before the kubelet got
-        // to an image set during its operation is an operator's mistake, not a disruption.
+        // Lifecycles and in-place changes use different Pods: if a Pod comes back on traffic before its kubelet has
+        // applied an image that was set during the operation, its operator has made a mistake, and the rule is not at
+        // fault.
         let pod = match action {
             Action::Operate => *pod & !1,
             Action::InPlace(_) => *pod | 1,
@@ -195,7 +196,8 @@ async fn concurrent_operations_break_no_rule_while_replicas_die() {
     assert_limits_were_kept(&observer).await;
 }
 
-/// Waits until both rules are at rest. A Pod that left the management or its rule leaves a gap until it is deleted.
+/// Waits until both rules are at rest. A Pod that left its rule or lost the label of managed Pods counts as missing
+/// until it is deleted.
 async fn until_healed(scope: &Scope) {
     scope.scale("left", HALF).await.unwrap();
     wait::until("the Pods that left to go", async || {
@@ -224,7 +226,8 @@ async fn until_healed(scope: &Scope) {
 
 /// Fails if a rule ever had fewer available Pods than it allows.
 async fn assert_limits_were_kept(observer: &Observer) {
-    // Scaling moves the limit of the first rule: measured against the smallest it may have had.
+    // The storm changes the replicas, which changes the limit of the first rule. The test compares with the smallest
+    // limit.
     let fewest_expected = SMALLEST + HALF;
     let limit = (fewest_expected * 15).div_ceil(100);
     let managed = |p: &Pod| carries(p, keys::CONTROL, keys::CONTROL_VALUE);

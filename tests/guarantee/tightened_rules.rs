@@ -1,4 +1,4 @@
-//! A rule that is edited while requests are on their way.
+//! A rule that is edited while requests are in flight.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use testbed::{Bed, Scope, wait};
 use tokio_util::task::AbortOnDropHandle;
 
 const PODS: usize = 40;
-/// 10% of them.
+/// 10% of the Pods.
 const LIMIT: usize = 4;
 
-/// Every version of the rule `web` from now on.
+/// Records every version of the rule `web` from now on.
 struct Versions {
     rules: Arc<Mutex<Vec<PodTransitionRule>>>,
     _watching: AbortOnDropHandle<()>,
@@ -48,7 +48,7 @@ impl Versions {
         }
     }
 
-    /// Pods that held a claim in some version before the spec was changed; complete up to the call.
+    /// Pods that held a claim in some version before the change of the spec, including all versions up to this call.
     async fn claimed_before_the_change(&self, scope: &Scope) -> BTreeSet<String> {
         let last = scope.rules().get("web").await.unwrap().resource_version();
         wait::until("all versions of the rule", async || {
@@ -80,7 +80,7 @@ async fn tightened_limit_holds_from_its_resource_version() {
     let scope = bed.scope("tightened").await;
     scope.deploy_where_open("web", PODS).await;
     let pods = names(&scope.all_available("app=web", PODS).await);
-    // What is lost stays lost.
+    // Lost Pods are not replaced.
     scope.close_nodes().await;
     scope.rule("web", json!({"app": "web"}), json!("50%")).await;
     scope.until_at_rest("web", 40).await;
@@ -93,7 +93,7 @@ async fn tightened_limit_holds_from_its_resource_version() {
             (pod, outcome)
         }
     };
-    // First more deletions than the new limit allows, then deletions while the limit is written, then the rest.
+    // First more deletions than the new limit allows, then deletions during the change, then the rest.
     let mut outcomes = join_all(pods[..6].iter().map(delete)).await;
     assert!(outcomes.iter().all(|(_, o)| o.is_ok()), "{outcomes:?}");
     let meanwhile = join_all(pods[6..18].iter().map(delete));
@@ -113,7 +113,7 @@ async fn tightened_limit_holds_from_its_resource_version() {
     let passed: BTreeSet<_> = passed.map(|(pod, _)| pod.clone()).collect();
     assert!(passed.is_subset(&before), "{passed:?} {before:?}");
 
-    // What was admitted before stays, and the new spec is what the status speaks of.
+    // Earlier claims stay, and the status reports the new spec.
     let lost = i32::try_from(passed.len()).unwrap();
     scope
         .until_status("web", "the tightened limit", |s: &RuleStatus| {

@@ -26,11 +26,11 @@ async fn three(policy: Option<&str>) -> (Scope, Vec<String>) {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rule(policy)});
     scope.try_rule("web", spec).await.unwrap();
     scope.until_at_rest("web", 3).await;
-    scope.close_nodes().await; // what goes is not made good for
+    scope.close_nodes().await; // no replacement becomes ready
     (scope, pods)
 }
 
-/// A Pod stops serving by itself, not for a moment, until [`Scope::resume_kubelet`].
+/// Makes a Pod stop serving, until [`Scope::resume_kubelet`].
 async fn fails(scope: &Scope, pod: &str) {
     scope.crash(pod).await;
     scope
@@ -40,8 +40,8 @@ async fn fails(scope: &Scope, pod: &str) {
         .await;
 }
 
-/// What a deletion and an eviction would be told, once all replicas say the same: each knows of a loss when its watch has
-/// delivered it. Many at once, so that each replica is among those asked.
+/// The denials of a deletion and of an eviction (`None` if they pass), once all replicas agree. Each replica learns of
+/// a loss when its watch delivers it. Many dry runs at once reach every replica.
 async fn until_all_replicas_agree(
     scope: &Scope,
     pod: &str,
@@ -102,13 +102,13 @@ async fn unavailable_pod_is_deleted_only_while_enough_others_serve() {
             (status.code, status.reason.as_str()),
             (429, "TooManyRequests")
         );
-        let why = "only while at least 2 of 3 Pods are available, which 1 are";
+        let why = "only while at least 2 of 3 Pods are available; 1 are available now";
         assert!(status.message.contains(why), "{status:?}");
     }
     for outcome in [scope.delete(&pods[0]).await, scope.evict(&pods[0]).await] {
         refusal(outcome);
     }
-    // One of the two comes back: the other may go, and takes nothing from the budget.
+    // One of the two Pods becomes available again: the other Pod may go, without a claim.
     scope.resume_kubelet(&pods[1]).await;
     scope.until_pod(&pods[1], "back", is_available).await;
     until_all_replicas_agree(&scope, &pods[0], false).await;
@@ -130,7 +130,7 @@ async fn unavailable_pod_is_deleted_without_budget_by_default() {
             fails(&scope, pod).await;
         }
         scope.delete(&pods[0]).await.unwrap();
-        // It goes at the version that was judged, so a write that comes in between sends it back.
+        // The deletion has the judged version as precondition, so it fails if the Pod is written in between.
         wait::until("the eviction to be let pass", async || {
             scope.evict(&pods[1]).await.is_ok()
         })
@@ -169,6 +169,6 @@ async fn pod_off_traffic_by_operation_is_deleted_under_the_policy() {
         })
         .await;
     fails(&scope, &pods[1]).await;
-    until_all_replicas_agree(&scope, &pods[1], true).await; // one serves, and two must
+    until_all_replicas_agree(&scope, &pods[1], true).await; // one Pod serves, and two are required
     scope.delete(&pods[0]).await.unwrap();
 }

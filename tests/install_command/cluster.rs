@@ -65,7 +65,7 @@ impl Cluster {
         self.plane.namespace(prefix).await.unwrap()
     }
 
-    /// Some certificate in PEM form.
+    /// A certificate in PEM form.
     pub fn ca(&self) -> Vec<u8> {
         let names = vec!["localhost".to_owned()];
         rcgen::generate_simple_self_signed(names)
@@ -201,7 +201,7 @@ impl Cluster {
         .await;
     }
 
-    /// Sum of the API server's series whose text begins so; 0 without any.
+    /// Sum of the API server's series whose text begins with this; 0 without such series.
     pub async fn metric(&self, series: &str) -> f64 {
         let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
         let text = self.client().request_text(request).await.unwrap();

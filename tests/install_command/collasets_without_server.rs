@@ -1,4 +1,4 @@
-//! Which requests for CollaSets and their objects a dead server blocks.
+//! Which requests for CollaSets and their objects the API server refuses while no server runs.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::binaries::Kubernetes;
 
-/// Objects by kind and name, of `manifests` with these components.
+/// Objects of `manifests` with these components, by kind and name.
 fn built(components: &[&str]) -> BTreeMap<String, Value> {
     let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Kustomize takes no absolute path; a folder below the repository reaches the manifests by a relative one.
+    // Kustomize accepts no absolute path; a folder below the repository has a relative path to the manifests.
     let dir = tempfile::tempdir_in(top.join("target")).unwrap();
     let list = components.iter();
     let kustomization = json!({
@@ -50,7 +50,7 @@ fn entries(configuration: &Value) -> BTreeMap<String, Value> {
     named.collect()
 }
 
-/// Objects of RBAC, the entries of the webhooks, and the arguments of the server are those of the flags.
+/// The RBAC objects, webhook entries and server arguments of a component equal those of its flags.
 fn assert_renders(components: &[&str], parts: EnabledFeatures) {
     let found = built(components);
     let rbac: BTreeMap<_, _> = rbac::rbac_objects(names::NAMESPACE, parts)

@@ -13,7 +13,7 @@ use testbed::wait;
 
 use super::cluster::Cluster;
 
-/// What the denial says.
+/// Part of the denial.
 const NEEDED: &str = "needs the RBAC verb enforce on podtransitionrules.apps.kusionstack.io";
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
         .await
         .unwrap();
     let tenant = tenant(&cluster, &shop).await;
-    // The API server compiles a policy a moment after it is stored.
+    // The API server enforces a policy a moment after it is stored.
     wait::until("the policy is in force", || async {
         let outcome = label(&tenant, &shop, "", keys::NAMESPACE_EXCLUDED, Some("")).await;
         if outcome.is_ok() {
@@ -59,7 +59,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
         "the mark is as it was"
     );
 
-    // Nor may the tenant create a namespace that is excluded. A namespace with the enforcement label is allowed.
+    // The tenant can't create an excluded namespace either. A namespace with the enforcement label is allowed.
     let namespaces: Api<Namespace> = Api::all(tenant.clone());
     let made = |name: &str, key: &str| {
         let made = json!({"metadata": {"name": name, "labels": {key: "true"}}});
@@ -74,7 +74,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
         .await
         .unwrap();
 
-    // The server, by its own account, and an administrator.
+    // The server with its own account, and an administrator, may do all of this.
     let account = cluster
         .plane()
         .kubeconfig_for_service_account(names::NAMESPACE, names::SERVICE_ACCOUNT)
@@ -98,7 +98,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
     .await
     .unwrap();
 
-    // Nothing of it is left by an uninstall, which comes to its end.
+    // An uninstall completes and leaves none of these objects.
     uninstall(&admin, names::NAMESPACE, false).await.unwrap();
     assert_eq!(mark(&admin, &shop).await, None);
     for kind in [
@@ -172,7 +172,8 @@ async fn recreate_deployment_under_a_rule_is_warned_about() {
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = "i:2".into();
     let warnings = apply(&cluster, &ruled, &changed).await;
     assert!(warnings.contains(warning), "{warnings}");
-    // What does not touch the spec, another strategy, Pods that no rule holds, and a namespace without rules.
+    // No warning: a change outside of the spec, another strategy, Pods that no rule holds, and a namespace without
+    // rules.
     changed["metadata"]["labels"] = json!({"a": "b"});
     for (namespace, object) in [
         (&ruled, changed),
@@ -184,14 +185,14 @@ async fn recreate_deployment_under_a_rule_is_warned_about() {
     }
 }
 
-/// Applies an object by kubectl; what it prints to stderr.
+/// Applies an object by kubectl. Returns its stderr.
 async fn apply(cluster: &Cluster, namespace: &str, object: &Value) -> String {
     let apply = ["apply", "-n", namespace];
     let output = cluster.plane().ask_kubectl_about(&apply, object).await;
     output.success().err
 }
 
-/// A user who may write namespaces with their subresources, and do anything in this one.
+/// A user who may write namespaces with their subresources, and do everything in this namespace.
 async fn tenant(cluster: &Cluster, namespace: &str) -> Client {
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client(), namespace);
     let account = serde_json::from_value(json!({"metadata": {"name": "tenant"}})).unwrap();
@@ -252,7 +253,7 @@ async fn mark(client: &Client, namespace: &str) -> Option<String> {
     found.labels().get(keys::NAMESPACE_ENFORCEMENT).cloned()
 }
 
-/// Sets a label of a namespace or of its subresource by a patch; `None` takes it off.
+/// Patches a label of a namespace or of its subresource; `None` removes it.
 async fn label(
     client: &Client,
     namespace: &str,
@@ -274,7 +275,7 @@ async fn label(
     .map(drop)
 }
 
-/// As [`label`]; `finalize` knows only PUT.
+/// The same as [`label`]; `finalize` supports only PUT.
 async fn change(
     client: &Client,
     namespace: &str,

@@ -26,7 +26,7 @@ use operating::cli::install::{self, names};
 use operating::cli::uninstall::{leftovers, uninstall};
 use serde_json::{Value, json};
 
-/// Nobody listens there.
+/// No server listens at this address.
 const NOWHERE: &str = "https://localhost:1";
 
 fn settings(client: ClientConfig) -> ConfigurationSettings {
@@ -96,7 +96,7 @@ async fn three_installers_at_once_take_over_what_kuperator_left() {
         );
     }
 
-    // Once more: nothing is written.
+    // A second installation writes nothing.
     let before = cluster
         .configuration(MUTATING_CONFIGURATION)
         .await
@@ -110,7 +110,7 @@ async fn three_installers_at_once_take_over_what_kuperator_left() {
         before
     );
 
-    // The CA is kept by an installer that knows none, and by a change from URL to Service and back.
+    // An installer without a CA keeps the stored CA, and so does a change from URL to Service and back.
     install::set_ca_bundle(&cluster.client(), &cluster.ca())
         .await
         .unwrap();
@@ -160,7 +160,7 @@ async fn a_dead_webhook_stops_only_what_a_rule_may_hold() {
     assert_covered_requests_are_denied(&cluster, &ruled, &free).await;
     assert_other_requests_pass(&cluster, &ruled, &free).await;
 
-    // A namespace that is going takes its available Pods with it.
+    // The deletion of a namespace deletes its available Pods, too.
     Api::<Namespace>::all(cluster.client())
         .delete(&ruled, &DeleteParams::default())
         .await
@@ -176,7 +176,7 @@ async fn a_dead_webhook_stops_only_what_a_rule_may_hold() {
     );
 }
 
-/// In both namespaces a Pod that is available, a Pod that is not, and a finished Pod; in `ruled` also an unmanaged Pod.
+/// Both namespaces have an available Pod, an unavailable Pod and a finished Pod; `ruled` also has an unmanaged Pod.
 async fn create_pods_of_both_namespaces(cluster: &Cluster, ruled: &str, free: &str) {
     for namespace in [ruled, free] {
         for name in ["available", "unavailable", "finished"] {
@@ -201,7 +201,8 @@ async fn create_pods_of_both_namespaces(cluster: &Cluster, ruled: &str, free: &s
         .await;
 }
 
-/// Every request that a rule may cover is denied in `ruled`, each by the webhook that reviews it, and passes in `free`.
+/// The API server denies every request in `ruled` that a rule may cover, each by the webhook that reviews it. In `free`
+/// these requests pass.
 async fn assert_covered_requests_are_denied(cluster: &Cluster, ruled: &str, free: &str) {
     let label = json!({"metadata": {"labels": {"a": "b"}}});
     let image = json!({"spec": {"containers": [{"name": "c", "image": "i:2"}]}});
@@ -281,7 +282,7 @@ async fn status_of_idle_pods_is_never_sent() {
         }
         cluster.create_pod(&namespace, pod).await;
     }
-    // The entry ignores failures: the API server counts its calls to a dead webhook.
+    // This entry has failurePolicy Ignore. The API server counts its calls to a dead webhook.
     let sent =
         "apiserver_admission_webhook_fail_open_count{name=\"pod-status.apps.kusionstack.io\"";
     cluster.until_configured(&namespace).await;
@@ -345,7 +346,7 @@ async fn uninstall_nudges_crds_whose_deletion_is_pending() {
 
 /// A server that is ending may still write its finalizer.
 #[tokio::test]
-async fn uninstalling_takes_finalizers_off_again_that_come_back_meanwhile() {
+async fn uninstalling_removes_finalizers_that_are_added_again() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
     install::install_crds(&client, names::NAMESPACE)
@@ -402,7 +403,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
         )
         .await
         .unwrap();
-    // With a webhook that nobody serves, as it is when the servers went first.
+    // Here a webhook has no server, as when the servers were removed first.
     install::apply_configurations(&client, &url(), false)
         .await
         .unwrap();
@@ -411,7 +412,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
     assert_eq!(output, "uninstalled from namespace kusionstack-system\n");
     assert_uninstalled(&cluster, &namespace).await;
 
-    // Nothing to do is no error, and all can be installed again.
+    // A second uninstallation is no error, and everything can be installed again.
     assert_eq!(
         uninstall(&client, names::NAMESPACE, false).await.unwrap(),
         output
@@ -503,7 +504,7 @@ async fn assert_uninstalled(cluster: &Cluster, namespace: &str) {
     }
 }
 
-/// The error of a webhook that was called and did not answer.
+/// The error text of a webhook call without an answer.
 fn assert_called(outcome: kube::Result<()>, webhook: &str) {
     let error = outcome.expect_err(webhook).to_string();
     assert!(
@@ -512,7 +513,7 @@ fn assert_called(outcome: kube::Result<()>, webhook: &str) {
     );
 }
 
-/// What Kuperator installs (contract 4.1), one of each kind.
+/// The objects that Kuperator installs (contract 4.1), one of each kind.
 fn kuperator() -> DynamicObject {
     let client = json!({"service": {"name": "kusionstack-controller-manager", "namespace": "kusionstack-system",
                                     "path": "/mutating-generic"}});
@@ -608,7 +609,7 @@ async fn definitions_of_a_newer_build_stay() {
     assert_eq!(stored.spec.versions, newer.spec.versions);
     assert_eq!(stored.annotations(), newer.annotations());
 
-    // Of a revision that is not higher it is put right.
+    // A definition of the same revision is corrected.
     let annotation = json!({"metadata": {"annotations": {(crd::CRD_REVISION_KEY): "1"}}});
     api.patch(name, &PatchParams::default(), &Patch::Merge(annotation))
         .await

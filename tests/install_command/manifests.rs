@@ -28,7 +28,7 @@ async fn the_kustomization_brings_everything_and_takes_it_away() {
     .concat();
     let _ = cluster.plane().ask_kubectl(&policies).await.success();
 
-    // The certificate comes from the CA, and its CA gets into every entry.
+    // The CA signed the certificate, and every webhook entry has this CA.
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), names::NAMESPACE);
     wait::until("the serving certificate is there", || async {
         secrets.get_opt(names::SECRET).await.unwrap().is_some()
@@ -52,7 +52,7 @@ async fn the_kustomization_brings_everything_and_takes_it_away() {
     let service = format!("{}.{}.svc", names::SERVICE, names::NAMESPACE);
     assert!(format!("{:?}", names_of_leaf.value.general_names).contains(&format!("{service:?}")));
 
-    // The namespace enforces the restricted Pod security standard: the Pods pass it, or there were none.
+    // The namespace enforces the restricted Pod security standard, so the existing Pods comply with it.
     let deployments: Api<Deployment> = Api::namespaced(cluster.client(), names::NAMESPACE);
     wait::until("three Pods are created", || async {
         let status = deployments

@@ -19,10 +19,10 @@ use testbed::wait;
 use super::cluster::{Cluster, pod};
 use super::objects;
 
-/// What the denial of a write to the status of a rule says.
+/// Part of the denial of a write to the status of a rule.
 const NEEDED: &str = "writing it needs the RBAC verb enforce on podtransitionrules.apps.kusionstack.io in the whole cluster";
 
-/// A service account that has a role in its namespace, and its kubeconfig.
+/// A service account with a role in its namespace, and its kubeconfig.
 struct User {
     client: Client,
     kubeconfig: PathBuf,
@@ -108,7 +108,7 @@ async fn label_that_deletes_a_pod_needs_delete_right() {
         pods.patch("one", &params, &label("app")).await.is_ok()
     })
     .await;
-    // The API server compiles a policy a moment after it is stored.
+    // The API server enforces a policy a moment after it is stored.
     let dry = PatchParams {
         dry_run: true,
         ..PatchParams::default()
@@ -146,7 +146,7 @@ async fn label_that_deletes_a_pod_needs_delete_right() {
         assert_eq!(code(tampered), 403, "{patch:?}");
         allowed.patch("three", &dry, &patch).await.unwrap();
     }
-    // What is there already is no matter, and taking it off is not.
+    // A request that keeps an existing label, or removes it, needs no right.
     for (labels, value) in [("app", json!("2")), (keys::TO_DELETE, Value::Null)] {
         let patch = Patch::Merge(json!({"metadata": {"labels": {labels: value}}}));
         pods.patch("two", &params, &patch).await.unwrap();
@@ -196,7 +196,7 @@ async fn pod_binding_cannot_add_the_label_that_deletes() {
     bind(json!({"app": "web"}), false).await.unwrap();
 }
 
-/// A ledger that would deny for ever.
+/// A ledger that would deny all disruptions forever.
 fn forged() -> Value {
     json!({"ledger": {"watermark": "18446744073709551615", "attempts": 1, "claims": []}})
 }
@@ -225,7 +225,7 @@ async fn status_of_a_rule_needs_the_right_to_enforce() {
     let found = rules.get("r").await.unwrap();
     assert_eq!(found.data["status"], Value::Null, "created with a status");
 
-    // The API server compiles a policy a moment after it is stored.
+    // The API server enforces a policy a moment after it is stored.
     let (merge, params) = (
         Patch::Merge(json!({"status": forged()})),
         PatchParams::default(),
@@ -252,7 +252,7 @@ async fn status_of_a_rule_needs_the_right_to_enforce() {
 
     assert_status_writes_are_refused(&rules, &before).await;
 
-    // The object itself can be written, and takes no status along.
+    // The tenant may write the object itself, and the write does not change the status.
     rules.patch("r", &params, &merge).await.unwrap();
     let mut replaced = before.clone();
     replaced.data["status"] = forged();
@@ -278,7 +278,7 @@ async fn status_of_a_rule_needs_the_right_to_enforce() {
     let limit = &after.data["spec"]["rules"][0]["availablePolicy"]["maxUnavailableValue"];
     assert_eq!(limit, "40%");
 
-    // The right in a namespace is not enough, and in the whole cluster it is.
+    // The right in a namespace is not enough; the right in the whole cluster is.
     grant_enforce(&cluster, &shop).await;
     wait::until("who may enforce may write it", || async {
         rules.patch_status("r", &params, &merge).await.is_ok()
@@ -352,7 +352,7 @@ async fn built_in_roles_reach_our_kinds_and_no_status() {
     };
     let post = PostParams::default();
     let sets = editor.api::<CollaSet>(&shop);
-    // The roles are put together by kube-controller-manager.
+    // The kube-controller-manager aggregates the roles.
     wait::until("an editor may create a CollaSet", || async {
         sets.create(&post, &object(&shop, "CollaSet")).await.is_ok()
     })
@@ -387,8 +387,8 @@ async fn built_in_roles_reach_our_kinds_and_no_status() {
     assert_verbs_of_roles(&cluster, &shop).await;
 }
 
-/// Every role may read our kinds and their statuses, only `edit` and `admin` may write the kinds, and no role may write a
-/// status or has a verb of our own.
+/// Every role may read our kinds and their statuses. Only `edit` and `admin` may write the kinds. No role may write a
+/// status, or has a verb of our own.
 async fn assert_verbs_of_roles(cluster: &Cluster, namespace: &str) {
     let kinds = [
         "collasets",

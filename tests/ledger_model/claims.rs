@@ -15,7 +15,7 @@ use super::state::{Answer, Look, Phase, Release, State};
 use super::steps::{admitted, condition};
 
 impl World {
-    /// A replica asks the next rule; `None` while its cache is behind.
+    /// A replica asks the next rule for a claim; `None` while its cache is behind.
     pub fn ask(
         &self,
         s: &mut State,
@@ -96,7 +96,7 @@ impl World {
                 let closing = earlier.is_some_and(|claim| claim.closing);
                 s.renewed |= closing && former.is_none();
                 if self.lacks(Fault::AttemptReused) {
-                    // Numbered per claim, from 1 for each new one.
+                    // Attempts are numbered for each claim; a new claim begins at 1.
                     grant.attempt = earlier.map_or(1, |claim| claim.attempt + 1);
                     next.claims.get_mut(&(pod, operation))?.attempt = grant.attempt;
                 }
@@ -123,7 +123,7 @@ impl World {
         Some(())
     }
 
-    /// Whether a change takes the place of one that the kubelet has deferred, as a claim of its own.
+    /// Whether a change replaces a change that the kubelet has deferred, with a claim of its own.
     fn begins_anew(former: &Claim<Change>, asked: &Disruption<u8, Change>, object: &Pod) -> bool {
         asked.operation == ClaimOperation::InPlace
             && former.at <= asked.at
@@ -170,8 +170,8 @@ impl World {
         };
     }
 
-    /// A rule refuses: earlier claims are taken back in the background. The eviction of an unavailable Pod goes on for
-    /// the very version that was judged.
+    /// A rule refuses the request: its earlier claims are withdrawn in the background. The eviction of an unavailable
+    /// Pod continues with the judged version as precondition.
     fn refused(
         &self,
         s: &mut State,
@@ -190,7 +190,7 @@ impl World {
         };
     }
 
-    /// One claim is taken back.
+    /// One claim is withdrawn.
     pub fn withdraw(&self, s: &mut State, request: usize) {
         let r = &mut s.requests[request];
         let Some((rule, mut grant)) = r.back.pop() else {
@@ -205,7 +205,7 @@ impl World {
         ledger.withdraw_claim(&r.pod, r.operation, grant.into());
     }
 
-    /// A release that the cache of a replica gives evidence for.
+    /// A release for which the cache of a replica has evidence.
     pub fn evidence(
         &self,
         s: &State,
@@ -271,8 +271,8 @@ impl World {
         )
     }
 
-    /// The Pod of a claim as a cache has it. For effects that come whatever the Pod's version, a Pod that the cache does
-    /// not show is looked up: it may only have left the management.
+    /// The Pod of a claim as a cache shows it. If the effect does not depend on the Pod's version, a Pod that the cache
+    /// does not show is read live, because it may only have lost the label of managed Pods.
     fn sight(
         &self,
         s: &State,
@@ -301,8 +301,8 @@ impl World {
         })
     }
 
-    /// A release because nothing came of the claim: all requests that hold it have ended, a kubelet that has seen the change
-    /// has ended the containers, and a live read shows no effect.
+    /// A release of a claim without effect: all requests that hold it have ended, a kubelet that has observed the
+    /// change has ended the containers, and a live read shows no effect.
     pub fn lapse(
         &self,
         s: &State,
@@ -317,7 +317,7 @@ impl World {
                 Phase::Asking { grants, .. }
                 | Phase::Writing { grants, .. }
                 | Phase::Admitted { grants, .. } => grants.len(),
-                // It may come again at any time, and write the claim anew.
+                // The request may be sent again at any time, and write the claim again.
                 Phase::Start if r.is_endless() && !claim.closing => usize::MAX,
                 Phase::Start | Phase::Done => 0,
             };
@@ -359,7 +359,7 @@ impl World {
         )
     }
 
-    /// Nobody writes a release that can't be.
+    /// The model has no step for a release that is not allowed.
     fn if_it_would_land(&self, s: &State, release: Release) -> Option<Release> {
         let Release {
             rule,
@@ -375,7 +375,7 @@ impl World {
             .then_some(release)
     }
 
-    /// A release is decided; it arrives now or later.
+    /// A release is decided; it is written now or later.
     pub fn decide_release(&self, s: &mut State, replica: usize, release: Release) {
         s.replicas[replica].release = Some(release);
         if !self.split_releases {
@@ -383,7 +383,7 @@ impl World {
         }
     }
 
-    /// A release arrives.
+    /// A decided release is written.
     pub fn land(&self, s: &mut State, replica: usize) {
         let Some(release) = s.replicas[replica].release.take() else {
             return;
@@ -404,7 +404,7 @@ impl World {
     }
 }
 
-/// What the claim of a request says of its change; `earlier` is the claim that the ledger already has.
+/// What the claim of a request says about its change; `earlier` is the claim that the ledger already has.
 fn change_of(
     operation: ClaimOperation,
     target: u8,

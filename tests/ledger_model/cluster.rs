@@ -1,4 +1,4 @@
-//! The Pods of the model, and what the API server, the kubelet and chance do to them.
+//! The Pods of the model, and the effects of the API server, the kubelet and failures on them.
 
 use operating::domain::inplace::RestartProgress;
 use operating::ledger::evidence::ClaimedPodState;
@@ -7,43 +7,43 @@ use operating::ledger::protocol::{ClaimOperation, Purpose};
 /// Most Pods that a scenario has.
 pub const PODS: usize = 3;
 
-/// A Pod, as small as the protocol allows.
+/// A Pod, with as few fields as the protocol allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pod {
-    /// resourceVersion.
+    /// The resourceVersion.
     pub version: u8,
-    /// Whether the object is still there.
+    /// Whether the object still exists.
     pub exists: bool,
     /// Deletion has begun.
     pub terminating: bool,
     /// The containers serve.
     pub ready: bool,
-    /// A lifecycle has taken it offline.
+    /// An operation has taken it off traffic.
     pub offline: bool,
-    /// It has left the management: no cache shows it, no rule counts it.
+    /// It is not managed any more: no cache shows it, and no rule counts it.
     pub unmanaged: bool,
     /// It carries the availability label.
     pub label: bool,
-    /// What its spec says.
+    /// The spec, as a number.
     pub spec: u8,
-    /// The spec that the kubelet has seen, by its own word.
+    /// The spec that the kubelet has observed, as its status says.
     pub observed: u8,
-    /// The kubelet's answer to its spec, if that is not yet made.
+    /// The kubelet's reason not to make the change yet, if there is one.
     pub pending: Option<Pending>,
-    /// The spec that the kubelet starts the containers with, while it does.
+    /// The spec with which the kubelet is starting the containers.
     pub starting: Option<u8>,
     /// The spec that runs.
     pub running: u8,
     /// Identifies the run of the containers.
     pub run: u8,
-    /// It is unavailable because of a request, and not by a fault.
+    /// It is unavailable because of a request, and not because of a failure.
     pub voluntary: bool,
 }
 
 /// Why the kubelet does not make an in-place change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pending {
-    /// The node has no free resources now. The kubelet makes the change as soon as it has.
+    /// The node has no free resources now. The kubelet makes the change once the node has.
     Deferred,
     /// Never.
     Infeasible,
@@ -68,7 +68,7 @@ impl Pod {
         voluntary: false,
     };
 
-    /// Whether it serves, by its own state.
+    /// Whether the Pod serves.
     pub fn serves(&self) -> bool {
         self.exists && self.ready && self.label && !self.offline && !self.terminating
     }
@@ -78,12 +78,12 @@ impl Pod {
         self.serves() && !self.unmanaged
     }
 
-    /// Whether a managed-Pod watch shows it.
+    /// Whether a watch of managed Pods shows it.
     pub fn is_watched(&self) -> bool {
         self.exists && !self.unmanaged
     }
 
-    /// Whether a restart is still to come by which an available Pod goes down.
+    /// Whether the Pod is available and will go down by a restart that is still to come.
     pub fn will_restart(&self) -> bool {
         self.exists
             && !self.terminating
@@ -92,17 +92,17 @@ impl Pod {
             && self.pending != Some(Pending::Infeasible)
     }
 
-    /// Whether the kubelet has said that it does not make the change now.
+    /// Whether the kubelet has reported that it does not make the change now.
     pub fn is_pending(&self) -> bool {
         self.observed == self.spec && self.pending.is_some()
     }
 
-    /// Whether that may change by itself.
+    /// Whether this state may change by itself.
     pub fn is_deferred(&self) -> bool {
         self.is_pending() && self.pending == Some(Pending::Deferred)
     }
 
-    /// The Pod as evidence on a claim.
+    /// The Pod as evidence about a claim.
     pub fn sighting(&self, change: &Change) -> ClaimedPodState {
         ClaimedPodState::Seen {
             version: u64::from(self.version),
@@ -131,16 +131,16 @@ impl Pod {
     }
 }
 
-/// The detail of a claim: for an in-place change its target, and what it ends.
+/// The detail of a claim. For an in-place change: the target, and the run that the change ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Change {
-    /// The spec to come.
+    /// The target spec.
     pub target: u8,
-    /// The run at the time of the admission.
+    /// The run of the containers at the admission.
     pub run: u8,
-    /// What ran at that time.
+    /// The spec that ran at the admission.
     pub running: u8,
-    /// It has taken the place of a change that the kubelet had not begun with.
+    /// The change replaced another change that the kubelet had not begun.
     pub stacked: bool,
 }
 
@@ -150,7 +150,7 @@ impl Purpose for Change {
     }
 }
 
-/// All Pods in all versions that some cache has yet to read.
+/// All versions of the Pods that a cache has not read yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct History {
     /// The newest version.
@@ -159,7 +159,7 @@ pub struct History {
 }
 
 impl History {
-    /// Pods that serve; with `namesake` the last one is yet to be made.
+    /// The initial Pods, all serving. With `namesake` the last one does not exist yet.
     pub fn new(namesake: bool) -> History {
         let mut pods = [Pod::NEW; PODS];
         pods[PODS - 1].exists = !namesake;
@@ -169,17 +169,17 @@ impl History {
         }
     }
 
-    /// The Pods as etcd has them.
+    /// The Pods in etcd.
     pub fn now(&self) -> &[Pod; PODS] {
         self.at(self.version)
     }
 
-    /// The Pods as a cache at this position has them.
+    /// The Pods in a cache at this position.
     pub fn at(&self, position: u8) -> &[Pod; PODS] {
         &self.past[self.past.len() - 1 - usize::from(self.version - position)]
     }
 
-    /// Forgets what no cache can read any more.
+    /// Forgets the versions that all caches have read.
     pub fn forget_before(&mut self, position: u8) {
         let keep = usize::from(self.version - position) + 1;
         self.past.drain(..self.past.len() - keep);

@@ -1,31 +1,31 @@
 //! The rules of the protocol; each control removes one rule.
 
-/// A rule taken out of the protocol, alone.
+/// A rule of the protocol that a control removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Claims are written whatever the ledger is meanwhile.
+    /// Claims are written without a check that the ledger is unchanged.
     NoCompareAndSwap,
-    /// A claim seen in a cache is taken for one's own, and not refreshed.
+    /// A replica takes a claim in its cache for its own claim, and does not refresh it.
     TrustCachedClaim,
     /// A decision may be based on a cache older than the last release.
     NoWatermark,
-    /// A claim is released on a Pod as it was when the claim was given.
+    /// A claim is released on evidence from the version for which it was given.
     OldEvidence,
-    /// A late attempt on an old version takes the claim's version back.
+    /// A late attempt with an old version lowers the version of the claim.
     VersionGoesBack,
-    /// A flap to NotReady passes for the effect of an eviction.
+    /// A short loss of Ready counts as the effect of an eviction.
     EvictionReleasedOnFlap,
-    /// A moved resourceVersion passes for the effect of an eviction.
+    /// A changed resourceVersion counts as the effect of an eviction.
     EvictionReleasedOnMove,
-    /// The eviction of an unavailable Pod is allowed without a condition on its version.
+    /// The eviction of an unavailable Pod is admitted without a precondition on its version.
     UnconditionalFreeEviction,
-    /// An in-place change counts as done as soon as the Pod is newer.
+    /// An in-place change counts as done as soon as the Pod has a newer version.
     InPlaceReleasedOnMove,
-    /// An in-place change of an unavailable Pod is free, as a deletion is.
+    /// An in-place change of an unavailable Pod needs no claim, like a deletion.
     FreeInPlace,
-    /// A second in-place change may replace the first before the kubelet has made it.
+    /// A second in-place change may replace the first before the kubelet has made the first.
     StackedInPlace,
-    /// A container that crashes and comes back passes for one that the kubelet has restarted for the change.
+    /// A crashed and restarted container counts as restarted for the change.
     CrashPassesForRestart,
     /// A claim is withdrawn although another request has refreshed it since.
     WithdrawAnyAttempt,
@@ -33,32 +33,34 @@ pub enum Fault {
     AttemptReused,
     /// A claim lapses while the request may still have its effect.
     LapseBeforeTheEnd,
-    /// A Pod that the cache lost is believed to be deleted, though it may only have left the management.
+    /// A Pod that disappears from the cache counts as deleted, although it may only have lost the label of managed
+    /// Pods.
     LeftTakenForDeleted,
-    /// An in-place change of a Pod without the availability label is free, though no lifecycle holds it offline.
+    /// An in-place change of a Pod without the availability label needs no claim, even if no operation keeps it off
+    /// traffic.
     FreeInPlaceOffLabel,
-    /// An eviction deletes whatever has the name, without a precondition on the UID.
+    /// An eviction deletes any Pod of the name, without a precondition on the UID.
     NoUidPrecondition,
-    /// A rule of another UID under the name of the one that was asked is taken for a rule that is gone.
+    /// A rule of the same name with another UID counts as a sign that the rule is deleted.
     AnotherUidTakenForGone,
-    /// A new rule decides on whatever the cache shows, though it may be older than the rule.
+    /// A new rule decides by any state of the cache, even one from before the rule.
     NoStart,
-    /// The direct owners' replicas are what is expected, though a rollout moves them.
+    /// The replicas of the direct owners count as expected, although a rollout changes them.
     SumOfDirectOwners,
     /// A claim never closes.
     NeverClosing,
     /// A closing claim is written again.
     ClosingRenewed,
-    /// A claim lapses when the request that it was given for has ended, though others have renewed it.
+    /// A claim lapses when the request that it was given for has ended, although other requests have renewed it.
     LapseAfterFirstAttempt,
-    /// A change that the kubelet defers is taken for one that never happens.
+    /// A deferred change counts as a change that never happens.
     DeferredTakenForInfeasible,
-    /// A change back that takes the place of a deferred change counts as withdrawn when it is not written.
+    /// The reversal of a deferred change counts as withdrawn if it is not written.
     ChangeBackForgetsFirst,
 }
 
 impl Fault {
-    /// The property that breaks.
+    /// The property that this fault breaks.
     pub fn breaks(self) -> &'static str {
         match self {
             Fault::NeverClosing => super::model::ENDS,

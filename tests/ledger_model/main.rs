@@ -1,13 +1,15 @@
-//! The ledger's own transition functions, explored exhaustively within stated bounds: replicas with caches that trail,
-//! two of them leading at once, crashes, lost replies, conflicts, flaps. Every world ends by itself (requests, retries
-//! and mishaps are counted), so that nothing is cut off. `LEDGER_MODEL=full` explores larger worlds as well; any other
-//! value only the worlds and controls whose name contains it.
+//! The ledger's own transition functions, explored exhaustively within stated bounds: replicas with caches that lag
+//! behind, two leaders at once, crashes, lost replies, conflicts, and short losses of Ready. Every world ends by
+//! itself, because requests, retries and failures are limited, so the exploration is complete. `LEDGER_MODEL=full` also
+//! explores larger worlds. Any other value explores only the worlds and controls whose name contains it.
 //!
-//! Bounds: up to 3 Pods, 2 rules, 3 replicas, 4 requests. Outside of the model: a Pod that joins a rule (or comes back to
-//! the management) while an eviction admitted outside of it is on its way; a rule made (also under a name used before) or
-//! tightened while disruptions are on their way; a rule tightened while caches trail; a container that crashes at the very
-//! moment of an in-place change that keeps its image (a resize, or another name of the same image): by nothing that the
-//! kubelet reports can its new run be told from the restart.
+//! Bounds: up to 3 Pods, 2 rules, 3 replicas, 4 requests. The model does not contain
+//!
+//! - a Pod that joins a rule, or becomes managed again, while an eviction that was admitted before is in flight;
+//! - a rule that is created (also under a former name) or tightened while disruptions are in flight;
+//! - a rule that is tightened while caches lag behind;
+//! - a container that crashes at the very moment of an in-place change that keeps its image (a resize, or another name
+//!   of the same image). Nothing that the kubelet reports distinguishes such a crash from the restart.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod claims;
@@ -48,7 +50,7 @@ fn explore(world: World) -> usize {
 }
 
 #[test]
-fn no_rule_is_broken_and_everything_comes_to_rest() {
+fn no_rule_is_broken_and_every_world_settles() {
     let full = set().is_some_and(|set| set == "full");
     let more = if full { scenarios::more() } else { Vec::new() };
     let mut worlds: Vec<_> = scenarios::usual().into_iter().chain(more).collect();
@@ -61,7 +63,7 @@ fn no_rule_is_broken_and_everything_comes_to_rest() {
 }
 
 #[test]
-fn without_any_one_rule_of_the_protocol_the_limit_breaks() {
+fn each_omitted_protocol_rule_breaks_the_limit() {
     for world in scenarios::controls().into_iter().filter(is_wanted) {
         let fault = world.fault.unwrap();
         explore(World {

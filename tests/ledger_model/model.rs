@@ -11,10 +11,10 @@ use super::state::{Claims, ENDLESS, Mishaps, Phase, Replica, Request, State};
 
 /// The limit holds.
 pub const SAFE: &str = "no rule is broken";
-/// What is closing stays closing.
+/// A closing claim stays closing.
 pub const CLOSES: &str = "a closing claim is not written again";
-/// No client keeps a place by asking.
-pub const ENDS: &str = "a claim ends although its request is sent again for ever";
+/// No client keeps a claim by repeating a request.
+pub const ENDS: &str = "a claim ends although its request is sent again forever";
 
 /// A rule of the model.
 #[derive(Clone, Copy, Debug)]
@@ -25,30 +25,30 @@ pub struct Rule {
     pub max: u32,
 }
 
-/// A bounded world to be explored to its end.
+/// A bounded world, which is explored completely.
 #[derive(Clone, Debug)]
 pub struct World {
     /// The rules, in UID order.
     pub rules: &'static [Rule],
     /// How many replicas there are.
     pub replicas: usize,
-    /// The requests: what, of which Pod, and how often it begins anew.
+    /// The requests: operation, Pod, and number of retries.
     pub requests: &'static [(ClaimOperation, u8, u8)],
-    /// What may go wrong.
+    /// The failures that may happen.
     pub mishaps: Mishaps,
     /// Decision and write of a claim are steps of their own.
     pub split_writes: bool,
     /// Evidence and release are steps of their own.
     pub split_releases: bool,
-    /// A deletion takes the object away at once, as with grace period 0.
+    /// A deletion removes the object at once, as with grace period 0.
     pub at_once: bool,
-    /// The leader keeps the availability label.
+    /// The leader adds and removes the availability label.
     pub labels: bool,
-    /// The last Pod has the name of the first, and is made when that one is gone.
+    /// The last Pod has the name of the first, and is created once the first is gone.
     pub namesake: bool,
-    /// The Pods have two direct owners, whose replicas move from one to the other.
+    /// The Pods have two direct owners, and a rollout moves replicas from one to the other.
     pub rollout: bool,
-    /// The rule of the protocol that is taken out.
+    /// The rule of the protocol that this world lacks.
     pub fault: Option<Fault>,
 }
 
@@ -57,13 +57,13 @@ pub struct World {
 pub enum Step {
     /// A cache reads the next event.
     Advance { replica: usize },
-    /// The transaction of a request reads its Pod and calls admission.
+    /// The storage transaction of a request reads its Pod and calls admission.
     Begin { request: usize },
     /// A replica asks the next rule for a claim.
     Ask { request: usize, replica: usize },
-    /// As [`Step::Ask`], but nobody learns that the claim was written; the request asks again.
+    /// The same as [`Step::Ask`], but the reply about the written claim is lost, and the request asks again.
     AskAndLoseReply { request: usize, replica: usize },
-    /// The compare-and-swap of a claim arrives.
+    /// The compare-and-swap of a claim is carried out.
     Write { request: usize },
     /// The eviction handler writes DisruptionTarget.
     Mark { request: usize },
@@ -71,33 +71,33 @@ pub enum Step {
     Commit { request: usize },
     /// The process that handles the request crashes, and the request vanishes.
     Crash { request: usize },
-    /// What stands behind the webhook refuses an admitted request that is sent again for ever.
+    /// Another component behind the webhook refuses an admitted request, whose client repeats it forever.
     Refuse { request: usize },
-    /// A replica that takes itself for the leader marks a claim: it admits nothing more.
+    /// A replica that takes itself for the leader marks a claim as closing.
     Close {
         rule: usize,
         pod: u8,
         operation: ClaimOperation,
     },
-    /// The leader takes the availability label off a Pod that is not ready.
+    /// The leader removes the availability label from a Pod that is not Ready.
     Unlabel { pod: u8 },
-    /// The leader puts it back.
+    /// The leader adds the label again.
     Relabel { pod: u8 },
-    /// A Pod is made under the name of one that is gone.
+    /// A Pod is created under the name of a deleted Pod.
     Recreate,
-    /// The first rule is deleted, and another one is made under its name.
+    /// The first rule is deleted, and another rule is created under its name.
     Replace,
-    /// A replica's watch brings the rule of that name.
+    /// A replica's watch delivers the rule of that name.
     Learn { replica: usize },
-    /// A rollout takes a replica from the old owner.
+    /// A rollout removes a replica from the old owner.
     Shrink,
-    /// A rollout gives a replica to the new owner.
+    /// A rollout adds a replica to the new owner.
     Grow,
-    /// The kubelet says that it can't make an in-place change now.
+    /// The kubelet reports that it can't make an in-place change now.
     Defer { pod: u8 },
-    /// The kubelet says that it can never make it.
+    /// The kubelet reports that it can never make the change.
     Decline { pod: u8 },
-    /// The next claim to be taken back is.
+    /// The next claim in the list of withdrawals is withdrawn.
     Withdraw { request: usize },
     /// A replica that takes itself for the leader finds evidence for a release.
     Release {
@@ -106,32 +106,32 @@ pub enum Step {
         pod: u8,
         operation: ClaimOperation,
     },
-    /// The same, because the request has ended without the effect.
+    /// The same for a request that has ended without effect.
     Lapse {
         replica: usize,
         rule: usize,
         pod: u8,
         operation: ClaimOperation,
     },
-    /// A decided release arrives.
+    /// A decided release is written.
     Land { replica: usize },
     /// A replica remembers the claims (only in the control that trusts them).
     Remember,
     /// A Pod becomes unready by itself.
     Flap { pod: u8 },
-    /// It is ready again.
+    /// The Pod is Ready again.
     Recover { pod: u8 },
-    /// A container crashes and is started again as it was.
+    /// A container crashes and restarts unchanged.
     Restart { pod: u8 },
-    /// The kubelet says that it has seen the spec, before it acts on it.
+    /// The kubelet reports the spec as observed, before it acts on the spec.
     Observe { pod: u8 },
     /// The kubelet ends a container whose spec has changed.
     Stop { pod: u8 },
-    /// The kubelet has started it again.
+    /// The kubelet has started the container again.
     Start { pod: u8 },
-    /// The lifecycle on the Pod ends.
+    /// The operation on the Pod ends.
     Finish { pod: u8 },
-    /// A Pod that left the management comes back.
+    /// A Pod becomes managed again.
     Rejoin { pod: u8 },
 }
 
@@ -201,7 +201,8 @@ impl World {
             .map(|(i, _)| i)
     }
 
-    /// How many Pods of a rule there should be: what the user asked for, whatever the direct owners have at the moment.
+    /// The expected number of Pods of a rule: the number that the user asked for, whatever replicas the direct owners
+    /// have at the moment.
     pub fn expected(&self, state: &State, rule: &Rule) -> u32 {
         if self.rollout && self.lacks(Fault::SumOfDirectOwners) {
             return state.owners.iter().copied().map(u32::from).sum();
@@ -209,7 +210,7 @@ impl World {
         u32::try_from(rule.covers.len()).unwrap() - u32::from(self.namesake)
     }
 
-    /// Whether a request is sent again for ever.
+    /// Whether a client repeats a request forever.
     pub fn is_endless(&self) -> bool {
         self.requests
             .iter()
@@ -237,7 +238,7 @@ impl World {
             .all(|rule| self.voluntary(state, rule) <= rule.max as usize)
     }
 
-    /// Whatever is going to take an available Pod down holds a claim by every rule on the Pod.
+    /// Every change that will make an available Pod unavailable holds a claim by every rule over the Pod.
     fn is_covered(&self, state: &State) -> bool {
         let claimed = |pod: u8, operation| {
             self.covering(pod)
@@ -259,7 +260,7 @@ impl World {
                 .all(|(i, _)| claimed(i, ClaimOperation::InPlace))
     }
 
-    /// Where nothing can happen but that a request is sent again, no claim is left.
+    /// If the only possible step is the repetition of a request, no claim is left.
     fn ends(&self, state: &State) -> bool {
         let waits = self.is_endless()
             && state.ledgers.iter().any(|ledger| !ledger.claims.is_empty())
@@ -276,7 +277,7 @@ impl World {
         }
     }
 
-    /// Where nothing more can happen, no claim is left and no request is stuck.
+    /// If no step is possible, no claim is left and no request is stuck.
     fn comes_to_rest(&self, state: &State) -> bool {
         let behind = state
             .replicas
@@ -298,7 +299,7 @@ impl World {
 }
 
 impl World {
-    /// What happens to rules, names and owners.
+    /// Steps that change rules, names and owners.
     fn beside(&self, state: &State, steps: &mut Vec<Step>) {
         let pods = state.pods.now();
         if self.namesake && !pods[0].exists && !pods[PODS - 1].exists && !pods[PODS - 1].voluntary {
@@ -323,7 +324,7 @@ impl World {
         }
     }
 
-    /// A claim of a request that never ends may begin to close at any time.
+    /// The leader may close the claim of an endless request at any time.
     fn closing_steps(&self, state: &State, steps: &mut Vec<Step>) {
         if self.is_endless() && !self.lacks(Fault::NeverClosing) {
             for (rule, ledger) in state.ledgers.iter().enumerate() {
@@ -337,7 +338,7 @@ impl World {
         }
     }
 
-    /// Steps of the kubelet, of users and of fate.
+    /// Steps of the kubelet and of users, and failures.
     fn pod_steps(&self, state: &State, steps: &mut Vec<Step>) {
         for (pod, p) in (0u8..)
             .zip(state.pods.now())
@@ -353,7 +354,7 @@ impl World {
                 steps.push(Step::Recover { pod });
             }
             let answers = self.mishaps.infeasible + self.mishaps.deferred > 0;
-            // Elsewhere it makes no difference.
+            // In other states this step makes no difference.
             if p.observed != p.spec && (answers || (self.mishaps.restarts > 0 && p.will_restart()))
             {
                 steps.push(Step::Observe { pod });
@@ -387,11 +388,11 @@ impl World {
     }
 }
 
-/// Steps of the requests on their way.
+/// Steps of the requests in flight.
 fn request_steps(state: &State, replicas: &[usize], steps: &mut Vec<Step>) {
     for (i, request) in state.requests.iter().enumerate() {
         match &request.phase {
-            // The claims that a try gives back would pile up.
+            // Otherwise the withdrawals of the attempts would accumulate.
             Phase::Start if request.is_endless() && !request.back.is_empty() => {}
             Phase::Start => steps.push(Step::Begin { request: i }),
             Phase::Asking { .. } => {
@@ -430,7 +431,7 @@ fn request_steps(state: &State, replicas: &[usize], steps: &mut Vec<Step>) {
     }
 }
 
-/// Steps of the replicas: what their caches learn, and the claims that they release.
+/// Steps of the replicas: they read events and release claims.
 fn replica_steps(state: &State, replicas: &[usize], steps: &mut Vec<Step>) {
     for &replica in replicas {
         let r = &state.replicas[replica];
@@ -482,7 +483,7 @@ impl Model for World {
                 .iter_mut()
                 .filter(|r| r.operation == ClaimOperation::InPlace),
         ) {
-            // A world in which the kubelet may not make a change has one there and one back.
+            // A world in which the kubelet may not make a change has a change and its reversal.
             let back = self.mishaps.infeasible + self.mishaps.deferred > 0;
             request.target = if back { target % 2 } else { target };
         }
@@ -523,7 +524,7 @@ impl Model for World {
     fn next_state(&self, state: &State, step: Step) -> Option<State> {
         let mut next = state.clone();
         self.take(&mut next, step)?;
-        // Replicas are interchangeable, and nobody reads versions that all caches have passed.
+        // Replicas are interchangeable, and versions that all caches have passed are irrelevant.
         next.replicas.sort_unstable();
         let oldest = next
             .replicas

@@ -23,7 +23,7 @@ const LOOSE: &[Rule] = &[Rule {
     covers: &[0, 1, 2],
     max: 2,
 }];
-/// Two rules that meet in one Pod.
+/// Two rules that share one Pod.
 const CROSSING: &[Rule] = &[
     Rule {
         covers: &[0, 1],
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// Deletions take the object away at once.
+    /// Deletions remove the object at once.
     fn at_once(self) -> World {
         World {
             at_once: true,
@@ -99,7 +99,7 @@ impl World {
         World { mishaps, ..self }
     }
 
-    /// The leader keeps the availability label.
+    /// The leader adds and removes the availability label.
     fn labelled(self) -> World {
         World {
             labels: true,
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// The third Pod has the name of the first, which is gone when it is made.
+    /// The third Pod has the name of the first, and is created once the first is gone.
     fn namesake(self) -> World {
         World {
             namesake: true,
@@ -143,7 +143,7 @@ impl World {
         World { mishaps, ..self }
     }
 
-    /// With one replica only: what is tried does not rest on caches that differ.
+    /// With one replica only, because the scenario does not depend on different caches.
     fn one_replica(self) -> World {
         World {
             replicas: 1,
@@ -168,7 +168,7 @@ impl World {
     }
 }
 
-/// The worlds that every run explores. A request is an operation, its Pod, and how often it begins anew.
+/// The worlds that every run explores. A request is an operation, its Pod, and the number of retries.
 pub fn usual() -> Vec<World> {
     let groups = [
         operations_on_two_pods(),
@@ -251,7 +251,7 @@ fn operations_on_one_pod() -> Vec<World> {
     ]
 }
 
-/// A Pod that leaves the management and comes back.
+/// A Pod that loses the label of managed Pods and gets it again.
 fn pods_that_leave() -> Vec<World> {
     vec![
         world(
@@ -321,7 +321,7 @@ fn three_pods_or_replicas() -> Vec<World> {
     ]
 }
 
-/// Requests that are refused behind the webhook and sent again for ever.
+/// Requests that are refused behind the webhook and repeated forever.
 fn endless_requests() -> Vec<World> {
     vec![
         world(
@@ -347,7 +347,7 @@ fn endless_requests() -> Vec<World> {
     ]
 }
 
-/// In-place changes that never happen, or late; the second is the change back.
+/// In-place changes that never happen or happen late. The second change reverts the first.
 fn late_in_place_changes() -> Vec<World> {
     vec![
         world(
@@ -366,7 +366,7 @@ fn late_in_place_changes() -> Vec<World> {
     ]
 }
 
-/// Names of Pods and rules that are used again, and owners whose replicas move.
+/// Names of Pods and rules that are used again, and owners whose replicas change.
 fn reused_names_and_moving_replicas() -> Vec<World> {
     vec![
         world(
@@ -385,7 +385,7 @@ pub fn more() -> Vec<World> {
     let all = mishaps(1, 1, 1, 0);
     vec![
         world(PAIR, &[(Evict, 0, ENDLESS), (Delete, 1, 1)], all),
-        // the availability label comes and goes
+        // the leader adds and removes the availability label
         world(
             PAIR,
             &[(InPlace, 0, 0), (Delete, 1, 0)],

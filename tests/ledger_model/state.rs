@@ -10,38 +10,38 @@ pub type Claims = Ledger<u8, Change>;
 /// Everything.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The Pods, with their past.
+    /// The Pods with their earlier versions.
     pub pods: History,
     /// The claims of every rule.
     pub ledgers: Vec<Claims>,
-    /// The claims as some replica remembers them; kept only for the control that trusts them.
+    /// The claims that a replica remembers, only for the control in which replicas trust their memory.
     pub remembered: Option<Vec<Claims>>,
     /// The replicas, each with one cache; any of them may take itself for the leader at any time.
     pub replicas: Vec<Replica>,
     /// The requests.
     pub requests: Vec<Request>,
-    /// What may still go wrong.
+    /// The failures that may still happen.
     pub mishaps_left: Mishaps,
     /// Replicas of the two direct owners of the Pods, in a rollout.
     pub owners: [u8; 2],
     /// Counts how often the first rule was deleted and created again.
     pub uid: u8,
-    /// A claim was written again although it was closing.
+    /// Whether a closing claim was written again.
     pub renewed: bool,
 }
 
 /// A replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Replica {
-    /// How far its cache has come.
+    /// The position of its cache.
     pub position: u8,
-    /// Which of the rules of the first rule's name it knows.
+    /// Which rule of the first rule's name it knows.
     pub knows: u8,
-    /// A release that it has decided on and not yet written.
+    /// A release that it has decided and not written yet.
     pub release: Option<Release>,
 }
 
-/// A release on its way.
+/// A release in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Release {
     /// The rule.
@@ -50,37 +50,37 @@ pub struct Release {
     pub pod: u8,
     /// The operation of the claim.
     pub operation: ClaimOperation,
-    /// The attempt that was looked at.
+    /// The attempt that the replica has seen.
     pub attempt: u64,
-    /// The Pod event that it rests on.
+    /// The Pod event that is the evidence.
     pub based_on: u64,
-    /// Position of the cache at the look.
+    /// Position of the cache at the decision.
     pub position: u8,
 }
 
 /// A request for a disruption.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// What.
+    /// The operation.
     pub operation: ClaimOperation,
-    /// Of which Pod.
+    /// The Pod.
     pub pod: u8,
-    /// For an in-place change, the spec that it wants.
+    /// For an in-place change, the target spec.
     pub target: u8,
-    /// How far it is.
+    /// The phase of the request.
     pub phase: Phase,
-    /// How often it may begin anew; [`ENDLESS`] is never used up.
+    /// Number of retries left; [`ENDLESS`] never decreases.
     pub retries: u8,
-    /// Claims to be taken back in the background: rule and grant.
+    /// Claims to withdraw in the background: rule and grant.
     pub back: Vec<(usize, Answer)>,
 }
 
-/// Retries of a request that is refused behind the webhook, by a PodDisruptionBudget or a policy, and sent again for ever.
-/// Any of its tries may succeed all the same.
+/// Retries of a request that is refused behind the webhook, by a PodDisruptionBudget or a policy, and repeated forever.
+/// Any of its attempts may still succeed.
 pub const ENDLESS: u8 = u8::MAX;
 
 impl Request {
-    /// Whether it is sent again for ever.
+    /// Whether the request is repeated forever.
     pub fn is_endless(&self) -> bool {
         self.retries == ENDLESS
     }
@@ -113,45 +113,46 @@ impl From<Answer> for ClaimGrant {
     }
 }
 
-/// How far a request is.
+/// The phase of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Not begun, or to be begun anew.
+    /// Not begun, or waiting for a retry.
     Start,
-    /// In admission with the Pod as the transaction (for an eviction: a live read) has it; claims so far.
+    /// In admission, with the Pod as the transaction has read it (for an eviction: by a live read), and the claims so
+    /// far.
     Asking {
         /// The Pod.
         object: Pod,
         /// Claims so far, one per rule that covers the Pod, in order.
         grants: Vec<Answer>,
     },
-    /// A compare-and-swap is on its way.
+    /// A compare-and-swap is in flight.
     Writing {
         /// The Pod.
         object: Pod,
         /// Claims so far.
         grants: Vec<Answer>,
-        /// What the decision was based on.
+        /// The state on which the decision is based.
         base: Claims,
-        /// What is to be written.
+        /// The ledger to write.
         next: Claims,
-        /// The claim, if it is written.
+        /// The claim, if it gets written.
         grant: Answer,
     },
     /// Admitted: the disruption is about to be written.
     Admitted {
-        /// The version that the write is conditional on.
+        /// The version in the precondition of the write.
         only_at: Option<u8>,
         /// For an eviction: DisruptionTarget is written.
         marked: bool,
         /// The claims.
         grants: Vec<Answer>,
     },
-    /// Answered, or given up.
+    /// Answered or given up.
     Done,
 }
 
-/// What may still go wrong.
+/// The failures that may still happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mishaps {
     /// Pods that become unready by themselves.
@@ -160,27 +161,28 @@ pub struct Mishaps {
     pub crashes: u8,
     /// Ledger writes whose reply is lost.
     pub lost: u8,
-    /// Pods that left and come back.
+    /// Pods that lose the label of managed Pods and get it again.
     pub rejoins: u8,
-    /// Containers that crash, and run anew before anybody sees the Pod unready. (Where it is seen, it is a flap besides.)
+    /// Containers that crash and restart before anybody sees the Pod unready. (If somebody sees it, it is a short loss
+    /// of Ready, too.)
     pub restarts: u8,
     /// Deletions of the first rule, each followed by a new one of its name.
     pub replaced: u8,
-    /// In-place changes that the kubelet finds infeasible.
+    /// In-place changes that the kubelet reports as infeasible.
     pub infeasible: u8,
     /// In-place changes that the kubelet defers.
     pub deferred: u8,
 }
 
-/// What a cache shows of the Pods of one rule.
+/// The Pods of one rule as a cache shows them.
 pub struct Look<'a> {
     /// Its position.
     pub position: u8,
     /// All Pods.
     pub pods: &'a [Pod; PODS],
-    /// Those of the rule.
+    /// The Pods of the rule.
     pub covered: &'a [u8],
-    /// How many there should be.
+    /// The expected number of Pods.
     pub expected: u32,
 }
 
@@ -209,8 +211,8 @@ impl BudgetView<u8> for Look<'_> {
 }
 
 impl State {
-    /// Numbers all attempts anew, in their order. Only their order matters, and requests that are sent again for ever would
-    /// make states without end.
+    /// Renumbers all attempts and keeps their order. Only the order matters, and endlessly repeated requests would
+    /// otherwise create endlessly many states.
     pub fn number_attempts_anew(&mut self) {
         let mut numbers = Vec::new();
         self.attempts(|attempt| numbers.push(*attempt));

@@ -7,7 +7,7 @@ use super::fault::Fault;
 use super::model::{Step, World};
 use super::state::{Claims, Phase, State};
 
-/// The Pod that is made under the name of the first one.
+/// The Pod that is created under the name of the first Pod.
 const NAMESAKE: u8 = PODS as u8 - 1;
 
 impl World {
@@ -118,7 +118,7 @@ impl World {
         Some(())
     }
 
-    /// The Pod as the transaction of the request reads it, and what of it is decided without the ledger.
+    /// The Pod as the transaction of the request reads it, and the part of the decision that needs no ledger.
     fn begin(&self, s: &mut State, request: usize) {
         let pod = s.pods.now()[usize::from(s.requests[request].pod)];
         let operation = s.requests[request].operation;
@@ -169,7 +169,7 @@ impl World {
         };
     }
 
-    /// The storage transaction: conditional on the version that admission has seen, except for an eviction.
+    /// The storage transaction: its precondition is the version that admission has seen, except for an eviction.
     fn commit(&self, s: &mut State, request: usize) {
         let Phase::Admitted { only_at, .. } = s.requests[request].phase else {
             return;
@@ -213,12 +213,12 @@ pub fn admitted(only_at: Option<u8>, grants: Vec<super::state::Answer>) -> Phase
     }
 }
 
-/// The version that the effect of an operation is conditional on: an eviction deletes whatever it finds.
+/// The version in the precondition of an operation's write. An eviction has none: it deletes the Pod in any version.
 pub fn condition(operation: ClaimOperation, object: &Pod) -> Option<u8> {
     (operation != ClaimOperation::Evict).then_some(object.version)
 }
 
-/// The request has failed. It begins anew if its client retries.
+/// The request has failed. It is sent again if its client retries.
 pub fn again(s: &mut State, request: usize) {
     let r = &mut s.requests[request];
     r.phase = if r.retries > 0 {

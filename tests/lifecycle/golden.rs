@@ -1,7 +1,7 @@
-//! Scenarios of `tests/golden/lifecycle`: what each write leaves on the Pod.
+//! Scenarios of `tests/golden/lifecycle`: the state of a Pod after each write.
 //!
-//! A file is a Pod and the steps taken on it, each a line of `do` with the state after it. `UPDATE=1` writes
-//! the states anew; read the difference before it is committed.
+//! A file contains a Pod and the steps on it, each a line of `do` with the state after it. `UPDATE=1` rewrites the
+//! states. Read the difference before you commit it.
 
 use std::fs;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::world::{FINALIZER, World};
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Scenario {
-    /// What it shows.
+    /// Description of the scenario.
     what: String,
     /// `serving`, `serving with traffic`, `bare`, `bare with traffic`, `new`, `new with traffic`.
     pod: String,
     steps: Vec<Step>,
 }
 
-/// A step, and what is seen after it.
+/// A step and the state after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Step {
@@ -37,7 +37,7 @@ struct Step {
     /// Whether the write took the Pod out of the count of available ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     takes_offline: bool,
-    /// The refusal, where the write was denied.
+    /// The error, if the write was denied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     refused: Vec<String>,
 }
@@ -136,7 +136,7 @@ fn long(key: &str) -> String {
 }
 
 #[test]
-fn golden_scenarios() {
+fn golden_files_match_lifecycle_states() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/lifecycle");
     let update = std::env::var_os("UPDATE").is_some();
     let mut files: Vec<_> = fs::read_dir(folder)

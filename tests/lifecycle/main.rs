@@ -1,4 +1,4 @@
-//! The Pod lifecycle as its users see it: every write goes the way a request takes through admission.
+//! The Pod lifecycle as its users see it: every write takes the way of a request through admission.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod golden;

@@ -1,4 +1,5 @@
-//! Whatever operators, rules, controller, kubelet and cooperators do, in whatever order, with the webhook up or down.
+//! Properties that hold for all actions of operators, rules, controller, kubelet and cooperators, in any order, with
+//! the webhook up or down.
 
 use std::collections::BTreeMap;
 
@@ -116,7 +117,7 @@ fn act(world: &mut World, action: &Action) {
     }
 }
 
-/// Types that have a permission, and types of IDs whose rules have passed.
+/// Types with a permission, and types of IDs whose rules have passed.
 fn permissions(world: &World) -> (Vec<String>, Vec<String>) {
     let labels = &world.pod.metadata.labels;
     let permitted = labels.keys().filter_map(|k| match Family::parse(k) {
@@ -132,7 +133,7 @@ fn permissions(world: &World) -> (Vec<String>, Vec<String>) {
     (permitted.collect(), passed)
 }
 
-/// Operators finish what they may; everybody else does their part.
+/// Operators finish their operations once they may, and all other components do their work.
 fn drain(world: &mut World) {
     world.webhook_down = false;
     world.held.clear();
@@ -144,7 +145,7 @@ fn drain(world: &mut World) {
             if world.has(Family::Operating, id) {
                 assert!(
                     world.has(Family::Operate, id),
-                    "{id} waits for ever: {:?}",
+                    "{id} waits forever: {:?}",
                     world.labels()
                 );
                 world.finish(id);
@@ -154,7 +155,7 @@ fn drain(world: &mut World) {
     world.quiesce();
 }
 
-// PROPTEST_CASES sets how many (default 256).
+// PROPTEST_CASES sets the number of cases (default 256).
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2 * ProptestConfig::default().cases, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -212,7 +213,7 @@ proptest! {
             unobserved.webhook_down = true;
             let mut observed = world.clone();
             observed.webhook_down = false;
-            // Rules that a step does not ask are asked by the webhook at once: without them both are alike.
+            // The webhook asks the rules immediately. Without rules, the steps with and without the webhook are equal.
             for world in [&mut unobserved, &mut observed] {
                 world.held.extend(IDS.map(str::to_owned));
                 for _ in 0..8 {
@@ -224,12 +225,12 @@ proptest! {
         }
     }
 
-    /// On a Pod without gate no operation blocks another, whatever it does.
+    /// On a Pod without a readiness gate no operation blocks another.
     #[test]
     fn an_operation_goes_the_same_way_alone_and_beside_another(actions in actions()) {
         let (mut alone, mut beside) = (World::bare(), World::bare());
         for action in &actions {
-            // Of a type of its own, since the permission of a type is shared.
+            // The operation has its own type, because operations of a type share the permission.
             let action = match action {
                 Action::Begin(id, _, deletes) => Action::Begin(id, if *id == "a" { "update" } else { "restart" }, *deletes),
                 Action::StayOffline(_) | Action::Crash | Action::Webhook(_) => continue,
@@ -239,14 +240,15 @@ proptest! {
             if !matches!(action, Action::Begin("b" | "c", ..) | Action::Finish("b" | "c") | Action::Undo("b" | "c")) {
                 act(&mut alone, &action);
             }
-            // Beside it, a write of another operation may carry a step for which, alone, it waits for the controller.
+            // Beside another operation, a write of that operation may carry a step for which a single operation has to
+            // wait for the controller.
             alone.reconcile();
             beside.reconcile();
             prop_assert_eq!(alone.labels_of("a"), beside.labels_of("a"));
         }
     }
 
-    /// On a Pod with gate, an operation that only waits in PreCheck is not noticed by another.
+    /// On a Pod with a readiness gate, an operation that only waits in PreCheck does not change the way of another.
     #[test]
     fn a_waiting_operation_is_not_noticed_by_another(mut alone in worlds(), actions in actions()) {
         let mut beside = alone.clone();
@@ -269,7 +271,7 @@ proptest! {
     }
 
     #[test]
-    fn no_object_however_broken_breaks_the_lifecycle(old in pods(), new in pods(), now: u64) {
+    fn malformed_objects_do_not_break_the_lifecycle(old in pods(), new in pods(), now: u64) {
         for old in [None, Some(&old)] {
             let _ = validate(old, &new);
             let mut run = LifecycleWrite::from_write(old, &new, now);
@@ -284,8 +286,8 @@ proptest! {
             prop_assert_eq!(&run.patch(), &once);
             let mut settled = new.clone();
             once.apply(&mut settled.metadata.labels);
-            // A type that this write brings may announce an operation; the next write knows that it does not. Nor is a
-            // Pod available in the write that makes it or asks its rules.
+            // A type that this write adds may announce an operation; the next write knows that it does not. A Pod is
+            // also not available in the write that creates it or asks its rules.
             let announced = |key: &String| {
                 [keys::PREPARING_TO_DELETE, keys::SERVICE_AVAILABLE, keys::CREATING, keys::COMPLETING].contains(&key.as_str()) || matches!(Family::parse(key), Some((Family::OperationType, _)))
             };
@@ -314,7 +316,7 @@ proptest! {
     }
 }
 
-/// Pods with labels in any combination, malformed ones too.
+/// Pods with any combination of labels, including malformed labels.
 fn pods() -> impl Strategy<Value = Pod> {
     let id = select(vec!["a", "b", "", "a/b", "-", "update"]);
     let of_id = (select(&Family::ALL[..]), id).prop_map(|(family, id)| family.key(id));

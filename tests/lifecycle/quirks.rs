@@ -1,4 +1,4 @@
-//! Situations in which Kuperator's lifecycle fails its users (contract 10.1), by the number of the quirk there.
+//! Situations in which the lifecycle of Kuperator fails (contract 10.1), with the number of the quirk there.
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::LabelPatch;
@@ -7,14 +7,14 @@ use operating::domain::pod::Pod;
 
 use crate::world::{EXPECTED, World};
 
-/// Begins and gets `operate` for an ID.
+/// Begins an operation and waits until it gets `operate`.
 fn operate(world: &mut World, id: &str, type_: &str) {
     world.begin(id, type_);
     world.quiesce();
     assert!(world.has(Family::Operate, id), "{:?}", world.labels());
 }
 
-/// Begins at a time that tells the operation from others; `deletes` announces a deletion.
+/// Begins an operation at a time that identifies it; `deletes` announces a deletion.
 fn begin_at(world: &mut World, id: &str, type_: &str, deletes: bool, at: u64) {
     let begin = operator::begin_labels(&world.pod, id, type_, deletes, at);
     world.patch(&begin).unwrap();
@@ -155,7 +155,8 @@ fn operation_waits_until_kubelet_took_pod_off_traffic() {
     assert!(world.has(Family::Operate, "a"));
 }
 
-/// Back on traffic before the kubelet has noticed, the Pod would count as available until its late answer.
+/// If the Pod came back on traffic before the kubelet had noticed, it would count as available until the kubelet's late
+/// update.
 #[test]
 fn return_waits_until_kubelet_took_pod_off_traffic() {
     for end in [World::undo, World::finish] {
@@ -551,7 +552,7 @@ fn label_of_new_pod_is_removed_when_it_becomes_available() {
             })
             .unwrap();
         assert_eq!(world.pod.label(mark), None);
-        marked(&mut world.pod); // stored like that while the webhook was down
+        marked(&mut world.pod); // stored in this form while the webhook was down
         world.quiesce();
         assert_eq!(world.pod.label(mark), None);
         assert!(world.pod.is_available());

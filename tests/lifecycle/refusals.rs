@@ -6,7 +6,7 @@ use operating::domain::pod::Pod;
 
 use crate::world::World;
 
-/// The one error of adding a label to a serving Pod.
+/// The only error about an added label on a serving Pod.
 fn refusal(world: &World, key: &str, value: &str) -> (String, String) {
     let mut new = world.pod.clone();
     new.metadata.labels.insert(key.to_owned(), value.to_owned());
@@ -130,14 +130,14 @@ fn what_was_malformed_before_blocks_no_unrelated_update() {
 #[test]
 fn forged_labels_are_refused_with_what_is_missing() {
     let idle = World::serving();
-    let tail = "; this label is written by the lifecycle alone: leave it out, and begin an operation with \
-                operating.podopslifecycle.kusionstack.io/<ID> and operation-type.podopslifecycle.kusionstack.io/<ID>";
+    let tail = "; only the lifecycle writes this label: leave it out, and begin an operation with \
+        operating.podopslifecycle.kusionstack.io/<ID> and operation-type.podopslifecycle.kusionstack.io/<ID>";
     let operating = Family::Operating.key("a");
     let cases = [
         (Family::PreCheck, format!("{operating} is missing")),
         (
             Family::PreChecked,
-            format!("it needs {operating} and the operation-permission of its type"),
+            format!("it needs {operating} and the label operation-permission of its type"),
         ),
         (
             Family::OperationPermission,
@@ -253,9 +253,9 @@ fn refused_service_available_label_names_what_the_pod_lacks() {
     );
 }
 
-/// Even where nobody validates: the state machine takes forged labels back.
+/// Without validation, too: the state machine removes forged labels.
 #[test]
-fn forged_labels_get_an_operation_nowhere() {
+fn forged_labels_do_not_advance_an_operation() {
     let world = World::serving();
     let mut new = world.pod.clone();
     for family in Family::ALL {
@@ -384,12 +384,12 @@ fn ninth_operation_is_refused_and_stored_operations_continue() {
         errors[0].message,
         "9 operations would be in flight on the Pod, and at most 8 may: finish or undo some first"
     );
-    // As does a new Pod with nine, whose operations all begin.
+    // A new Pod may not have nine operations either, because all of them begin at its creation.
     let mut new = ninth.clone();
     new.metadata.labels.remove(keys::SERVICE_AVAILABLE);
     assert_eq!(validate(None, &new).len(), 18);
 
-    // The server's own deletion begins all the same, and nine that are stored are finished.
+    // The server's own deletion still begins, and nine stored operations can be finished.
     let mut deleted = eighth.clone();
     begin(&mut deleted, "pod-delete");
     assert_eq!(validate(Some(&eighth), &deleted), []);

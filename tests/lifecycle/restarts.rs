@@ -37,7 +37,7 @@ fn restart(world: &mut World, image: &str) {
     world.write(set).unwrap();
 }
 
-/// In Operate, with a new image that the kubelet has not got to.
+/// A Pod in Operate with a new image that the kubelet has not applied yet.
 fn changed(world: World) -> World {
     let mut world = running(world);
     world.begin("a", "update");
@@ -46,7 +46,8 @@ fn changed(world: World) -> World {
     world
 }
 
-/// The Pod, at rest, is off traffic; once its container has restarted it is back, and the operation is over.
+/// Asserts that the Pod stays off traffic, and that it comes back and its operation ends once the container has
+/// restarted.
 fn comes_back_after_the_restart(mut world: World) {
     assert!(!world.available(), "{:?}", world.labels());
     restart(&mut world, "a:2");

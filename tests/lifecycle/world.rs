@@ -1,4 +1,4 @@
-//! One managed Pod and all who act on it: operators, webhook, controller, kubelet, a cooperator.
+//! One managed Pod and all components that act on it: operators, webhook, controller, kubelet, cooperator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use operating::domain::lifecycle::{
 };
 use operating::domain::pod::{Pod, PodCondition, ReadinessGate};
 
-/// The cooperator's finalizer, and the entry by which it is expected.
+/// The cooperator's finalizer, and the entry in the annotation that expects it.
 pub const FINALIZER: &str = "prot.podopslifecycle.kusionstack.io/slb";
 pub const EXPECTED: &str =
     r#"{"expectedFinalizers":{"Service/default/web":"prot.podopslifecycle.kusionstack.io/slb"}}"#;
@@ -17,7 +17,7 @@ pub const EXPECTED: &str =
 #[derive(Clone, Debug, Default)]
 pub struct World {
     pub pod: Pod,
-    /// Moves on by one with each write.
+    /// The time; each write advances it by one.
     pub now: u64,
     /// Writes bypass a webhook that is down.
     pub webhook_down: bool,
@@ -25,9 +25,9 @@ pub struct World {
     pub held: BTreeSet<String>,
     /// IDs that admission holds although the controller saw their rules pass, because another request took the budget.
     pub denied: BTreeSet<String>,
-    /// Whether a write since this was reset took the Pod out of the count of available ones.
+    /// Whether a write since the last reset made the Pod unavailable.
     pub took_offline: bool,
-    /// Writes of the Pod that have been made.
+    /// Number of writes of the Pod.
     pub writes: usize,
 }
 
@@ -58,7 +58,7 @@ impl World {
         world
     }
 
-    /// With a cooperator that puts traffic on.
+    /// A Pod with a cooperator that puts traffic on.
     pub fn with_traffic(mut self) -> World {
         self.pod
             .metadata
@@ -79,12 +79,12 @@ impl World {
         });
     }
 
-    /// One request: admission of the write that `change` makes.
+    /// One request: the write that `change` makes, with admission.
     pub fn write(&mut self, change: impl FnOnce(&mut Pod)) -> Result<(), Vec<LifecycleError>> {
         self.write_to(false, change)
     }
 
-    /// As [`World::write`], of the status or not.
+    /// The same as [`World::write`], for the status or the object.
     fn write_to(
         &mut self,
         status: bool,
@@ -170,7 +170,7 @@ impl World {
         self.patch(&operator::undo_labels(id, &type_)).unwrap();
     }
 
-    /// One reconcile; what it found to do.
+    /// Runs one reconcile. Returns the steps that it took.
     pub fn reconcile(&mut self) -> LifecycleStep {
         let mut step = controller_step(&self.pod, self.now);
         let passed: Vec<_> = step
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// The cooperator puts traffic on a Ready Pod and takes it off another.
+    /// The cooperator adds its finalizer to a Ready Pod, and removes it from any other Pod.
     pub fn cooperator(&mut self) {
         let wanted =
             self.pod.is_ready() && self.pod.annotation(keys::AVAILABLE_CONDITIONS).is_some();
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// All but the operators, until nobody has anything to do.
+    /// Runs all components except operators until none has anything to do.
     pub fn quiesce(&mut self) {
         for _ in 0..40 {
             let before = self.pod.clone();
@@ -254,7 +254,7 @@ impl World {
         self.pod.condition(keys::SERVICE_READY)
     }
 
-    /// Labels of the lifecycle, in short: the domain left out, and the value where it is no time.
+    /// Labels of the lifecycle in short form: without the domain, and without values that are times.
     pub fn labels(&self) -> Vec<String> {
         short(&self.pod.metadata.labels)
     }
@@ -267,7 +267,7 @@ impl World {
             .collect()
     }
 
-    /// Nothing in flight, nothing left over.
+    /// Whether no operation is in flight and no label is left.
     pub fn is_idle(&self) -> bool {
         self.labels() == ["service-available"]
     }

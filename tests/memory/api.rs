@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 type Answer = UnsyncBoxBody<Bytes, Infallible>;
 type Make = fn(usize) -> Value;
 
-/// What there is: number of objects, and how each is made.
+/// The objects on the server: their number, and a function that makes each one.
 #[derive(Clone, Default)]
 pub struct Api(HashMap<&'static str, (usize, Make)>);
 
@@ -28,7 +28,7 @@ impl Api {
         self
     }
 
-    /// A client, and the largest number that `measure` gave before a page was made.
+    /// A client, and the largest result of `measure` before a page was made.
     pub fn client(self, measure: fn() -> usize) -> (Client, Arc<AtomicUsize>) {
         let most = Arc::new(AtomicUsize::new(0));
         let peak = Arc::clone(&most);
@@ -60,7 +60,7 @@ impl Api {
         let (from, limit) = (number("continue"), number("limit"));
         let to = (from + limit).min(count);
         let next = (to < count).then(|| to.to_string());
-        // Each object is text at once: a page of `Value`s would be many times as large.
+        // Each object becomes text immediately: a page of `Value`s would need many times the memory.
         let items: Vec<_> = (from..to).map(|n| make(n).to_string()).collect();
         let metadata = json!({ "resourceVersion": "100000", "continue": next });
         let page = format!(r#"{{"metadata":{metadata},"items":[{}]}}"#, items.join(","));

@@ -1,8 +1,8 @@
-//! What the caches of a replica weigh: bytes for each object, counted by the allocator, after the real watches have listed
-//! objects as an API server sends them.
+//! What the caches of a replica weigh: bytes for each object, counted by the allocator, after the real watches have
+//! listed objects as an API server sends them.
 //!
-//! The recorded numbers are of 64-bit machines. A change of more than a tenth fails in either direction: a larger number needs
-//! a reason, and a smaller one is recorded so that it stays.
+//! The recorded numbers are of 64-bit machines. A change of more than a tenth fails in either direction: a larger
+//! number needs a reason, and a smaller one is recorded so that it stays.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ use api::Api;
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Objects of a measurement. Many, so that what does not depend on their number does not matter.
+/// Number of objects in a measurement. It is large, so that constant costs do not matter.
 const COUNT: usize = 4_000;
 
 /// A managed Pod of two containers, of a ReplicaSet of ten.
@@ -34,12 +34,12 @@ const OLD_SET: usize = 601;
 /// A PodTransitionRule without claims; its status names ten Pods.
 const RULE: usize = 4_052;
 
-/// Objects that were made to fill the memory of a replica, and the most bytes that may be kept of each. The text of such an
-/// object has about a megabyte.
+/// Objects built to fill the memory of a replica, and the upper bound for the bytes that it may keep of each. Each
+/// object has about a megabyte of text.
 const HOSTILE: usize = 8;
 const HOSTILE_KEPT: usize = 48 << 10;
 
-/// What one kind weighs.
+/// The memory that one kind needs.
 struct Weight {
     /// Bytes that the caches keep for each object.
     kept: usize,
@@ -47,8 +47,8 @@ struct Weight {
     peak: usize,
 }
 
-/// Starts the watches against an API server with these objects, waits until everything is listed, and returns the bytes in use
-/// then and at most.
+/// Starts the watches against an API server with these objects, and waits until everything is listed. Returns the bytes
+/// in use at the end and the largest number of bytes in use.
 fn listed(api: Api) -> (usize, usize) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -87,7 +87,7 @@ fn weigh(path: &'static str, count: usize, object: fn(usize) -> serde_json::Valu
 
 #[test]
 fn cached_objects_weigh_what_is_recorded() {
-    listed(Api::default()); // whatever is set up once
+    listed(Api::default()); // one-time initialisation
     let mut wrong = Vec::new();
     for (kind, path, object, recorded) in objects::ALL {
         let Weight { kept, peak } = weigh(path, COUNT, object);
@@ -95,8 +95,8 @@ fn cached_objects_weigh_what_is_recorded() {
         if kept.abs_diff(recorded) * 10 > recorded {
             wrong.push(format!("{kind}: {kept} bytes, not {recorded}"));
         }
-        // Between two pages nothing is there but what is kept, and room for more of it: neither the text of a page, nor parts
-        // of objects that are dropped later.
+        // Between two pages, only the cache contents and their spare capacity may be in memory: neither the text of a
+        // page, nor parts of objects that the cache drops.
         if peak * 2 > kept * 3 {
             wrong.push(format!(
                 "{kind}: {peak} bytes while listing, of which {kept} are kept"

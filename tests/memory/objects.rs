@@ -3,7 +3,7 @@
 use operating::api::keys;
 use serde_json::{Value, json};
 
-/// A kind of object: what it is, where it is listed, how the object of a number is made, and the recorded bytes.
+/// A kind of object: a description, its path, a function that makes an object by its number, and the recorded bytes.
 type Kind = (&'static str, &'static str, fn(usize) -> Value, usize);
 
 pub const ALL: [Kind; 4] = [
@@ -33,7 +33,7 @@ pub const ALL: [Kind; 4] = [
     ),
 ];
 
-/// An object that was made to be large: what of it is large, where it is listed, and how the object of a number is made.
+/// An oversized object: its large part, its path, and a function that makes an object by its number.
 type Hostile = (&'static str, &'static str, fn(usize) -> Value);
 
 pub const HOSTILE: [Hostile; 5] = [
@@ -62,7 +62,8 @@ fn namespace(n: usize) -> String {
     format!("team-{:03}-production", n / 100)
 }
 
-/// As servers of admission and controllers leave them behind: often larger than the rest.
+/// Annotations and managed fields as other admission webhooks and controllers leave them: often larger than the rest of
+/// the object.
 fn managed_fields() -> Value {
     let fields = json!({ "f:metadata": { "f:labels": { ".": {}, "f:app": {}, "f:tier": {}, "f:version": {} } },
         "f:spec": { "f:containers": { "k:{\"name\":\"main\"}": { ".": {}, "f:image": {}, "f:env": {} } } } });

@@ -1,4 +1,4 @@
-//! Certificates that Go's clients accept, and bundles that were never used.
+//! Certificates that Go's TLS clients accept, and bundles that were never needed for a verification.
 
 use kube::ResourceExt;
 use serde_json::json;
@@ -7,7 +7,7 @@ use testbed::endpoint::RuleServer;
 
 use crate::helpers::{RuleScope, ask, spec, waits};
 
-/// As `openssl req -x509` makes it: its own CA, and served as it is.
+/// A certificate as `openssl req -x509` makes it: it is its own CA, and the endpoint serves it directly.
 #[tokio::test]
 async fn certificate_that_is_its_own_bundle_is_trusted() {
     let scope = Bed::shared().await.scope("own-bundle").await;

@@ -52,8 +52,8 @@ async fn concurrent_stages_are_judged_by_their_own_rules() {
     scope.until_idle(pod).await;
 }
 
-/// The endpoint is asked first and the budget claimed last: a Pod that the endpoint holds takes no room, and one that
-/// has no room is not asked about.
+/// The server asks the endpoint first and takes the claim last. A Pod that the endpoint holds takes no claim, and the
+/// endpoint is not asked about a Pod without free budget.
 #[tokio::test]
 async fn pod_held_by_endpoint_uses_no_budget() {
     let server = RuleServer::passing().await;
@@ -104,7 +104,7 @@ async fn pod_held_by_endpoint_uses_no_budget() {
     }
 
     scope.operate(&pods[1], "x").await;
-    // Whose turn comes first is up to when the endpoint is asked again about the one that it refused.
+    // The retry of the refused Pod decides which Pod is next.
     futures::future::join_all([&pods[0], &pods[2]].map(async |pod| {
         scope.operate(pod, "x").await;
         scope.until_idle(pod).await;
@@ -180,7 +180,7 @@ async fn two_operations_of_one_pod_are_asked_about_each() {
         .await;
 }
 
-/// See contract Q16: a rule that is disabled or skipped is asked nothing.
+/// See contract Q16: the server does not ask the endpoint of a disabled or skipped rule.
 #[tokio::test]
 async fn disabled_and_skipped_rules_are_not_asked() {
     let server = RuleServer::start(|_| Reply::refuse("no")).await;
@@ -229,7 +229,7 @@ async fn operation_without_its_type_blocks_no_other() {
     scope.until_let_go(&pods[0], "x1").await;
 }
 
-/// Pods that were refused keep nobody behind them waiting, at the second look before a call as little as at the first.
+/// Refused Pods delay no Pod behind them, neither at the first check nor at the second check before a call.
 #[tokio::test]
 async fn refused_pods_do_not_block_calls_for_other_pods() {
     let server = RuleServer::start(|_| Reply::refuse("not now")).await;

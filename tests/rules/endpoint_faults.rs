@@ -9,7 +9,7 @@ use testbed::{Bed, Scope};
 
 use crate::helpers::{RuleScope, ask, spec, waits, webhook_status};
 
-/// A Pod `name` under a rule object `name` with this webhook, that begins an operation.
+/// A Pod `name` that begins an operation, under a rule object `name` with this webhook.
 async fn begun(scope: &Scope, name: &str, config: Value, policy: &str) {
     scope.pod(name, json!({})).await;
     scope.until_idle(name).await;
@@ -18,7 +18,7 @@ async fn begun(scope: &Scope, name: &str, config: Value, policy: &str) {
     scope.begin_under_rule(name, name, "x").await;
 }
 
-/// Answers of a server that fails, and what the reason says.
+/// Answers of a failing server, and the reason that the status reports.
 fn failures() -> Vec<(&'static str, Reply, &'static str)> {
     let html = "<html>no</html>".to_owned();
     let elsewhere = "Location: http://169.254.169.254/latest\r\n";
@@ -110,7 +110,7 @@ async fn ignored_failures_pass_and_stay_in_the_history() {
     bed.assert_all_run().await;
 }
 
-/// See contract Q7, contract Q11: nobody there, nobody trusted, nobody who answers.
+/// See contract Q7, contract Q11: the endpoint is absent, is not trusted, or does not answer.
 #[tokio::test]
 async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
     let bed = Bed::shared().await;
@@ -178,7 +178,7 @@ async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
     bed.assert_all_run().await;
 }
 
-/// See contract Q9: one rule that asks for what no Pod has takes nobody else down.
+/// See contract Q9: a rule that needs a field that no Pod has holds no Pod of other rules.
 #[tokio::test]
 async fn unresolvable_parameter_path_holds_pods_of_its_rule() {
     let bed = Bed::shared().await;
@@ -195,7 +195,7 @@ async fn unresolvable_parameter_path_holds_pods_of_its_rule() {
         scope.begin_under_rule(name, name, "x").await;
     }
     let why = "parameter zone: spec.nodeName.zone: there is no field zone";
-    // Nobody has asked, so nothing passes by Ignore either.
+    // The server made no call, so no Pod passes by Ignore.
     for name in ["held", "let"] {
         scope.until_reason(name, name, "ask", why).await;
         assert!(waits(&scope.get(name).await, "x"), "{name}");

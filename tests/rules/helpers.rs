@@ -41,7 +41,7 @@ pub fn reason(status: &RuleStatus, pod: &str, stage: &str, rule: &str) -> Option
     found.next().map(|r| r.reason.clone())
 }
 
-/// What is stored of a webhook rule.
+/// The stored state of a webhook rule.
 pub fn webhook_status(status: &RuleStatus, rule: &str) -> WebhookStatus {
     let state = status.rule_states.iter().find(|s| s.name == rule);
     state
@@ -49,28 +49,28 @@ pub fn webhook_status(status: &RuleStatus, rule: &str) -> WebhookStatus {
         .unwrap_or_default()
 }
 
-/// What these tests do in a scope beside what all tests do.
+/// Functions for a scope that only these tests need.
 #[allow(async_fn_in_trait)] // for the tests of this binary alone
 pub trait RuleScope {
     /// A Deployment and the names of its Pods, all available.
     async fn deployed(&self, app: &str, count: usize) -> Vec<String>;
 
-    /// Makes a rule object over `app=<app>`, named so too.
+    /// Creates a rule object over `app=<app>` with the name `app`.
     async fn ruled(&self, app: &str, rules: Value);
 
-    /// Waits until a rule gives a reason that holds `text`, for a Pod in PreCheck.
+    /// Waits until a rule reports a reason that contains `text` for a Pod in PreCheck.
     async fn until_reason(&self, object: &str, pod: &str, rule: &str, text: &str);
 
-    /// The Pod as it would be if an operation began.
+    /// The Pod after the begin of an operation, in a dry run.
     async fn dry_begin(&self, pod: &str, id: &str) -> Pod;
 
-    /// Begins an operation that a rule just made is to hold. A rule beside others holds in each replica once its watch has
-    /// delivered it; where it has not yet, the operation is ended and begun again.
+    /// Begins an operation that a new rule must hold. A replica enforces an additional rule only once its watch has
+    /// delivered it. Until then, this function ends the operation and begins it again.
     async fn begin_under_rule(&self, object: &str, pod: &str, id: &str);
 
     async fn until_let_go(&self, pod: &str, id: &str) -> Pod;
 
-    /// Waits until an operation may be done, and ends it.
+    /// Waits until the operation may be carried out, and finishes it.
     async fn operate(&self, pod: &str, id: &str);
 
     async fn until_idle(&self, pod: &str);

@@ -10,7 +10,7 @@ use testbed::{Bed, wait};
 
 use crate::helpers::{RuleScope, ask, spec, waits};
 
-/// What a rule with this policy keeps waiting, or lets pass.
+/// Asserts that a rule with this policy lets the Pod pass or keeps it waiting.
 fn ignoring() -> serde_json::Value {
     json!({"failurePolicy": "Ignore"})
 }
@@ -24,7 +24,7 @@ async fn failing_polls_let_no_other_pod_pass_unasked() {
         _ => Reply::refuse("not you"),
     })
     .await;
-    // Polls go to the very path that the endpoint is asked at.
+    // The server polls exactly the path that it calls.
     let mut config = server.polled(json!({"url": server.url("/check")}));
     config["poll"]["timeoutSeconds"] = json!(600);
     for name in ["long", "late"] {
@@ -113,7 +113,7 @@ async fn ignored_pass_shows_in_event_condition_and_metric() {
         scrapes.iter().any(|text| text.contains(&series)),
         "{series}"
     );
-    // An answer ends it.
+    // An answer of the endpoint ends the condition.
     server.answer(|_| Reply::pass());
     scope.operate(&pods[0], "x").await;
     scope.until_idle(&pods[0]).await;

@@ -50,7 +50,7 @@ async fn endpoint_is_called_once_per_pod_and_passes_it() {
     }
 }
 
-/// See contract Q12: an answer counts for the operation that it was given about.
+/// See contract Q12: an answer counts only for the operation that the call was about.
 #[tokio::test]
 async fn an_old_answer_is_never_used_for_a_new_operation() {
     let server = RuleServer::passing().await;
@@ -90,7 +90,7 @@ async fn refusal_passes_pods_that_it_names_and_is_retried() {
     for pod in &pods {
         scope.until_reason("web", pod, "ask", "busy").await;
     }
-    // Strangers among the names change nothing.
+    // Names of other Pods in the answer have no effect.
     let first = pods[0].clone();
     server.answer(move |_| {
         Reply::Json(
@@ -137,9 +137,9 @@ async fn parameters_are_taken_from_the_pod() {
     assert_eq!(asked.body["resources"][0]["parameters"], want);
 }
 
-/// See contract Q15: nothing is written, and nobody is asked, while nothing changes.
+/// See contract Q15: while nothing changes, the server neither writes nor calls.
 #[tokio::test]
-async fn at_rest_nothing_is_asked_or_written() {
+async fn idle_rules_cause_no_calls_or_writes() {
     let server = RuleServer::passing().await;
     let scope = Bed::shared().await.scope("rest").await;
     let pods = scope.deployed("web", 3).await;
@@ -212,7 +212,7 @@ async fn second_webhook_rule_is_asked_after_the_first_passes() {
     assert_eq!(second.times(&pods[0]), 1);
 }
 
-/// Takes a namespace out of admission, or back into it.
+/// Excludes a namespace from admission, or includes it again.
 async fn exclude(scope: &Scope, value: serde_json::Value) {
     let label = json!({"metadata": {"labels": {keys::NAMESPACE_EXCLUDED: value}}});
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
@@ -223,7 +223,7 @@ async fn exclude(scope: &Scope, value: serde_json::Value) {
         .unwrap();
 }
 
-/// Takes the checks of the list of rules out of the CRD; other CRDs of the kind have none.
+/// Removes the checks of the list of rules from the CRD. CRDs of other installations have no such checks.
 async fn take_checks_out(scope: &Scope) {
     let checks = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/rules/x-kubernetes-validations";
     let patch = json!([{"op": "remove", "path": checks}]);
@@ -235,8 +235,8 @@ async fn take_checks_out(scope: &Scope) {
         .unwrap();
 }
 
-/// The CRD refuses two rules of one name, and so does admission. An object that was stored before either was there may have
-/// them all the same.
+/// Both the CRD and admission refuse two rules of one name. An object that was stored before them may still have such
+/// rules.
 #[tokio::test]
 async fn stored_rules_of_one_name_share_no_answer() {
     let yes = RuleServer::passing().await;

@@ -29,7 +29,7 @@ async fn pod_with_required_labels_passes_in_its_begin_request() {
     scope.label(&pods[0], json!({"fit": "yes"})).await.unwrap();
     let waiting = scope.begin(&pods[1], "x").await.unwrap();
     assert!(waits(&waiting, "x"), "{:?}", waiting.labels());
-    // In a dry-run no controller can have helped. A replica that has not seen the rule yet holds.
+    // A dry run shows that no controller has helped. A replica that has not seen the rule yet denies the request.
     wait::until("a begin that is let go at once", async || {
         let begun = scope.dry_begin(&pods[0], "x").await;
         is_let_go(&begun, "x") && !is_available(&begun)
@@ -49,7 +49,7 @@ async fn pod_with_required_labels_passes_in_its_begin_request() {
         )
         .await;
 
-    // It is judged again when the labels change.
+    // The rule is evaluated again when the labels change.
     scope.label(&pods[1], json!({"fit": "yes"})).await.unwrap();
     scope.until_let_go(&pods[1], "x").await;
     for pod in &pods {
@@ -117,7 +117,7 @@ async fn filter_disabled_and_the_skip_annotation_let_pass() {
 
 /// See contract Q13: rules of other namespaces do not reach Pods of the same name here.
 #[tokio::test]
-async fn rules_end_at_their_namespace() {
+async fn rules_apply_only_to_their_namespace() {
     let bed = Bed::shared().await;
     let (other_namespace, ruled_namespace) = (
         bed.scope("labels-here").await,
@@ -168,7 +168,7 @@ async fn pods_that_details_leave_out_are_counted_by_reason() {
                 })
         })
         .await;
-    // Few enough to be listed.
+    // So few Pods wait that `status.details` lists them all.
     for pod in &pods[..10] {
         scope.label(pod, json!({"fit": "yes"})).await.unwrap();
         scope.until_let_go(pod, "x").await;

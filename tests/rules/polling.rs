@@ -175,7 +175,7 @@ async fn rule_deleted_during_poll_releases_its_pods() {
     scope.until_let_go(&pods[0], "x").await;
     scope.operate(&pods[0], "x").await;
     scope.until_idle(&pods[0]).await;
-    // Nobody polls for a rule that is gone.
+    // No replica polls for a deleted rule.
     let mut before = server.polls().len();
     wait::until("three seconds without a poll", async || {
         tokio::time::sleep(std::time::Duration::from_secs(3)).await;
@@ -185,7 +185,7 @@ async fn rule_deleted_during_poll_releases_its_pods() {
     .await;
 }
 
-/// See contract Q8: the manager is killed in the middle of a poll.
+/// See contract Q8: the leader is killed during a poll.
 #[tokio::test]
 async fn next_leader_continues_poll_without_repeating_calls() {
     let bed = Bed::own().await;

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::helpers::{RuleScope, ask, spec};
 
-/// Calls of one namespace at one endpoint at a time.
+/// Concurrent calls of one namespace to one endpoint.
 const AT_ONCE: usize = 4;
 
 #[tokio::test]
@@ -41,9 +41,9 @@ async fn no_endpoint_is_asked_about_an_operation_that_is_over() {
     for name in ["gone", "kept"] {
         begin(name).await;
     }
-    // The leader gathers for a moment before it asks for a place.
+    // The leader collects operations for a moment before it asks for a permit.
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-    // The Pod stays, and so does its rule: nobody but the second look knows that the operation is over.
+    // The Pod and its rule stay, so only the second check before the call can find out that the operation is over.
     scope.finish("gone", "x").await.unwrap();
     scope.until_idle("gone").await;
     assert_eq!(server.asked().len(), AT_ONCE);

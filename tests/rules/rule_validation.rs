@@ -97,7 +97,8 @@ async fn invalid_rules_are_refused_with_field_and_remedy() {
     );
 }
 
-/// See contract Q18: admission dials nobody, and a rule whose endpoint is down can be made, changed and deleted.
+/// See contract Q18: admission calls no endpoint, so a rule can be created, changed and deleted while its endpoint is
+/// down.
 #[tokio::test]
 async fn rule_creation_calls_no_endpoint() {
     let scope = Bed::shared().await.scope("undialled").await;

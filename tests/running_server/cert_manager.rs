@@ -26,7 +26,7 @@ async fn ten_rotations_by_cert_manager_fail_no_review() {
     cluster.kubectl(&["apply", "-k", MANIFESTS]).await;
     assert_pods_run_as_meant(&cluster).await;
 
-    // The server of this test is outside of the cluster: another name and a URL, the rest as applied.
+    // The server of this test runs outside of the cluster: change the name and the URL, and keep the rest as applied.
     let change = json!({"spec": {"dnsNames": ["localhost", "operating.kusionstack-system.svc"]}});
     certificates(&cluster)
         .patch(SERVING, &PatchParams::default(), &Patch::Merge(change))
@@ -61,8 +61,8 @@ async fn ten_rotations_by_cert_manager_fail_no_review() {
     for rotation in 0..ROTATIONS {
         let trusted = cluster.bundle().await.unwrap();
         let before = serial(replica.listen, &trusted).await.unwrap();
-        served.insert(before.clone()); // the first look below may find the next one already
-        // The authority too, now and then: then the caBundle changes, and the API server connects anew.
+        served.insert(before.clone()); // so that the first check below does not find the next certificate already
+        // Now and then the authority is reissued too: then the caBundle changes, and the API server connects again.
         if rotation % 3 == 2 {
             renew(&cluster, "webhook-ca", "webhook-ca").await;
         }
@@ -75,7 +75,7 @@ async fn ten_rotations_by_cert_manager_fail_no_review() {
                 .unwrap();
         }
         wait::until("another leaf is served", async || {
-            // The two configurations are written one after the other.
+            // cert-manager writes the two configurations one after the other.
             let mut now = String::new();
             for trusted in cluster.bundles().await {
                 let leaf = serial(replica.listen, &trusted).await;
@@ -102,7 +102,7 @@ async fn ten_rotations_by_cert_manager_fail_no_review() {
     remove_while_nobody_serves(&cluster, &load).await;
 }
 
-/// Without a server the edits are denied, and `kubectl delete -k` works all the same.
+/// Without a server the edits are denied, and `kubectl delete -k` still works.
 async fn remove_while_nobody_serves(cluster: &Cluster, load: &Load) {
     load.more(50).await;
     let denied = load.take_failures();
@@ -110,8 +110,8 @@ async fn remove_while_nobody_serves(cluster: &Cluster, load: &Load) {
     for failure in &denied {
         assert!(failure.contains("failed calling webhook"), "{failure}");
     }
-    // A kind that nobody has asked the API server for in its short life may take it five minutes to delete. In a cluster
-    // the garbage collector asks for each within half a minute.
+    // In a cluster that has run for a short time, the deletion of a kind that no client has requested may take five
+    // minutes. In other clusters the garbage collector requests each kind within half a minute.
     for crd in crd::all_crds() {
         let kind = format!("{}.{}", crd.spec.names.plural, crd.spec.group);
         cluster.kubectl(&["get", &kind, "-A"]).await;
@@ -136,7 +136,8 @@ fn certificates(cluster: &Cluster) -> Api<DynamicObject> {
     Api::namespaced_with(cluster.client(), names::NAMESPACE, &kind)
 }
 
-/// Has a Certificate issued anew, as `cmctl renew` does; returns when its Secret holds the new one.
+/// Makes cert-manager issue a Certificate again, as `cmctl renew` does. Returns when its Secret holds the new
+/// certificate.
 async fn renew(cluster: &Cluster, certificate: &str, secret: &str) {
     let before = cluster.secret(secret, "tls.crt").await.unwrap();
     let api = certificates(cluster);
@@ -152,7 +153,7 @@ async fn renew(cluster: &Cluster, certificate: &str, secret: &str) {
         let conditions = conditions.as_array_mut().unwrap();
         conditions.retain(|c| c["type"] != "Issuing");
         conditions.push(asked);
-        // cert-manager writes it as well: a conflict is no surprise.
+        // cert-manager writes the object as well, so a conflict may happen.
         let written = api
             .replace_status(certificate, &Default::default(), &object)
             .await;
@@ -166,7 +167,7 @@ async fn renew(cluster: &Cluster, certificate: &str, secret: &str) {
     .await;
 }
 
-/// Whether every entry trusts the authority of the serving certificate; former ones stay trusted beside it.
+/// Whether every entry trusts the authority of the serving certificate. Entries may also trust former authorities.
 async fn is_injected(cluster: &Cluster) -> bool {
     let authority = cluster.secret(names::SECRET, "ca.crt").await;
     let (Some(bundle), Some(authority)) = (cluster.bundle().await, authority) else {
@@ -176,7 +177,7 @@ async fn is_injected(cluster: &Cluster) -> bool {
     bundle.contains(authority.trim())
 }
 
-/// Applies the webhook configurations once more, by URL.
+/// Applies the webhook configurations once more, with a URL.
 async fn redirect(cluster: &Cluster, url: &str) {
     let certificate = format!("{}/{SERVING}", names::NAMESPACE);
     let print = ["webhook-config", "--webhook-url", url, "--cert-manager"];
@@ -196,7 +197,7 @@ fn names_of(pem: &[u8]) -> String {
     format!("{:?}", names.unwrap().value.general_names)
 }
 
-/// Three Pods run, on three nodes, in a namespace that takes restricted Pods only; a drain may have one of them.
+/// Three Pods run on three nodes, in a namespace that accepts only restricted Pods; a drain may disrupt one of them.
 async fn assert_pods_run_as_meant(cluster: &Cluster) {
     let pods: Api<Pod> = Api::namespaced(cluster.client(), names::NAMESPACE);
     let mut running = Vec::new();

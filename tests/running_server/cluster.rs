@@ -19,11 +19,11 @@ use testbed::replica::{Replica, Setup};
 use testbed::wait;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// The patience with kubectl, which waits until a namespace is gone. The namespace controller may look at one again only after its
-/// resync period of five minutes.
+/// Timeout for kubectl when it waits for the end of a namespace. The namespace controller may look at a namespace again
+/// only after its resync period of five minutes.
 const KUBECTL_PATIENCE: Duration = Duration::from_secs(420);
 
-/// One plane at a time: two would only wait for each other.
+/// One plane at a time, because two would slow each other down.
 static ALONE: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
 
 /// A plane of its own for one test, on which nothing is installed yet.
@@ -37,7 +37,7 @@ impl Cluster {
         Cluster::with(nodes, false).await
     }
 
-    /// As [`Cluster::start`], with an audit log.
+    /// The same as [`Cluster::start`], with an audit log.
     pub async fn audited(nodes: usize) -> Cluster {
         Cluster::with(nodes, true).await
     }
@@ -59,7 +59,7 @@ impl Cluster {
         self.plane.client().unwrap()
     }
 
-    /// A replica of the server, ready: `operating serve --leader-elect` with further flags.
+    /// Starts a replica, `operating serve --leader-elect` with further flags, and waits until it is ready.
     pub async fn replica(&self, name: &str, flags: &[&str]) -> Replica {
         let setup = Setup {
             name: name.to_owned(),
@@ -71,7 +71,7 @@ impl Cluster {
         replica.unwrap()
     }
 
-    /// Runs `kubectl`; what it prints.
+    /// Runs `kubectl`. Returns its output.
     pub async fn kubectl(&self, args: &[&str]) -> String {
         let running = tokio::time::timeout(KUBECTL_PATIENCE, self.plane.ask_kubectl(args));
         let Ok(output) = running.await else {
@@ -83,7 +83,7 @@ impl Cluster {
         output.success().out
     }
 
-    /// Status of every namespace and CRD that is being deleted, and what is left in our own namespace.
+    /// The status of every namespace and CRD that is being deleted, and the objects left in our own namespace.
     async fn going(&self) -> String {
         let mut found = String::new();
         let status = "go-template={{range .items}}{{if .metadata.deletionTimestamp}}{{.kind}} {{.metadata}} \
@@ -98,7 +98,7 @@ impl Cluster {
         found
     }
 
-    /// Runs the command line as the administrator; what it prints.
+    /// Runs the command line as the administrator. Returns its output.
     pub async fn operating(&self, args: &[&str]) -> String {
         let running = tokio::process::Command::new(testbed::server::binary())
             .args(args)
@@ -149,7 +149,7 @@ impl Cluster {
         data.get(key).map(|value| value.0.clone())
     }
 
-    /// A rule over `app=load` in a fresh namespace, which is marked when this returns.
+    /// A rule over `app=load` in a fresh namespace. The namespace has the enforcement label when this function returns.
     pub async fn ruled_namespace(&self, finalizers: &[&str]) -> String {
         let namespace = self.plane.namespace("ruled").await.unwrap();
         let rule: DynamicObject = serde_json::from_value(json!({
@@ -183,7 +183,7 @@ impl Cluster {
         namespace
     }
 
-    /// Nothing that bears on the cluster is left.
+    /// Asserts that no object of the installation is left.
     pub async fn assert_gone(&self) {
         assert_eq!(self.bundles().await, BTreeSet::new());
         let crds: Api<CustomResourceDefinition> = Api::all(self.client());
@@ -195,7 +195,7 @@ impl Cluster {
         assert_eq!(namespaces.get_opt(names::NAMESPACE).await.unwrap(), None);
         let access = ["get", "clusterroles,clusterrolebindings", "-o", "name"];
         let roles = self.kubectl(&access).await;
-        // The plane has roles of its own.
+        // The plane itself has roles of its own.
         let roles = roles
             .lines()
             .filter(|l| l.contains("/operating") && !l.contains("/operating-plane:"));

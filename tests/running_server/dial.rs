@@ -1,4 +1,4 @@
-//! Dials a server as the API server does.
+//! Calls a server as the API server does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -13,9 +13,9 @@ use serde_json::json;
 use testbed::wait;
 use tokio::task::JoinSet;
 
-/// Edits at once.
+/// Concurrent edits.
 const PODS: usize = 8;
-/// Between two edits of a Pod: a steady load, not all that the machine has.
+/// Pause between two edits of a Pod, for a steady load below the capacity of the machine.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Load {
@@ -31,7 +31,7 @@ struct Outcomes {
 }
 
 impl Load {
-    /// Creates the Pods, which no node runs, and begins.
+    /// Creates the Pods, which no node runs, and starts the edits.
     pub async fn start(client: Client, namespace: &str) -> Load {
         let pods: Api<Pod> = Api::namespaced(client, namespace);
         let outcomes = Arc::<Outcomes>::default();
@@ -65,12 +65,12 @@ impl Load {
         self.outcomes.edits.load(Ordering::Relaxed)
     }
 
-    /// What went wrong so far, and forgets it.
+    /// Returns the errors so far, and forgets them.
     pub fn take_failures(&self) -> Vec<String> {
         std::mem::take(&mut self.outcomes.failures.lock().unwrap())
     }
 
-    /// The Pods are all there and nobody has replaced or ended them.
+    /// Asserts that all Pods exist, and that none was replaced or terminated.
     pub async fn assert_pods_live_on(&self) {
         let pods = self.pods.list(&ListParams::default()).await.unwrap().items;
         let living = pods

@@ -1,5 +1,5 @@
-//! A Secret as files, the way the kubelet keeps a mounted one up to date: each version in a directory of its own, and
-//! the link `..data` moved over to it by a rename.
+//! Projects a Secret into files as the kubelet does for a mounted Secret: each version is in a directory of its own,
+//! and a rename moves the link `..data` to it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,14 +21,14 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// Follows a Secret; returns when its first version is there.
+    /// Follows a Secret. Returns when its first version is written.
     pub async fn start(secrets: Api<Secret>, name: &'static str) -> Projection {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
         let following: JoinHandle<()> = tokio::spawn(async move {
             let mut last = BTreeMap::new();
             for version in 0.. {
-                // The kubelet leaves the files of a Secret that is gone.
+                // The kubelet keeps the files of a deleted Secret.
                 let secret = secrets.get_opt(name).await.ok().flatten();
                 let data = secret.and_then(|secret| secret.data);
                 if let Some(data) = data.filter(|data| *data != last) {

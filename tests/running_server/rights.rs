@@ -22,7 +22,7 @@ use super::cluster::Cluster;
 /// Verb, group, and resource with its subresource.
 type Right = (String, String, String);
 
-/// Rights for what this test does not bring about: verb, resource, and when the server uses it.
+/// Rights that this test does not use: verb, resource, and when the server uses the right.
 const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("enforce", "podtransitionrules", "the policies ask for it"),
     (
@@ -221,7 +221,7 @@ fn assert_rights_follow_features(parts: EnabledFeatures, now: &BTreeSet<Right>) 
     assert_eq!(secrets, parts.certificates, "{parts:?}");
 }
 
-/// Every right in the tables but the reads of `scale` of any kind.
+/// Every right in the tables except the reads of `scale` of any kind.
 fn granted() -> Vec<Right> {
     let all = PERMISSION_SETS
         .iter()
@@ -237,7 +237,7 @@ fn granted() -> Vec<Right> {
     named.flat_map(rights).collect()
 }
 
-/// What a request needed; `None` for one that is about no object.
+/// The right that a request needed; `None` for a request about no object.
 fn right(event: &Event) -> Option<Right> {
     let object = event.object_ref.as_ref()?;
     let resource = match object.subresource.as_str() {
@@ -263,7 +263,7 @@ fn certificates() -> (tempfile::TempDir, String) {
     (directory, ca)
 }
 
-/// Waits until the API server's authorizer has seen what was installed.
+/// Waits until the API server's authorizer has seen the installed roles.
 async fn until_granted(cluster: &Cluster, parts: EnabledFeatures) {
     let reviews: Api<SubjectAccessReview> = Api::all(cluster.client());
     for (verb, resource, name, expected) in [
@@ -300,7 +300,7 @@ fn is_available(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && pod.labels().contains_key(keys::SERVICE_AVAILABLE)
 }
 
-/// Waits until so many Pods serve; their names.
+/// Waits until this number of Pods serves. Returns their names.
 async fn serving(pods: &Api<Pod>, app: &str, count: usize) -> Vec<String> {
     let mut names = Vec::new();
     wait::until("Pods serve", async || {
@@ -317,7 +317,7 @@ async fn serving(pods: &Api<Pod>, app: &str, count: usize) -> Vec<String> {
     names
 }
 
-/// A bit of all that the parts do.
+/// Uses all parts of the server a little.
 async fn exercise(cluster: &Cluster, parts: EnabledFeatures) {
     let namespace = cluster.ruled_namespace(&[]).await;
     let pods: Api<Pod> = Api::namespaced(cluster.client(), &namespace);
@@ -333,7 +333,8 @@ async fn exercise(cluster: &Cluster, parts: EnabledFeatures) {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client(), &namespace);
     deployments.create(&post, &deployment).await.unwrap();
     let first = serving(&pods, "load", 2).await.remove(0);
-    // By a rule: denied by none, since one of two may go. With graceful deletions it is denied until it is off traffic.
+    // With a rule no deletion is denied, because one of two Pods may go. With graceful deletions a deletion is denied
+    // until the Pod is off traffic.
     wait::until("a Pod is deleted", async || {
         match pods.delete(&first, &DeleteParams::default()).await {
             Ok(_) => true,
@@ -354,7 +355,7 @@ async fn exercise(cluster: &Cluster, parts: EnabledFeatures) {
     }
 }
 
-/// A deletion, or an eviction, that is asked for once, and then left to the server.
+/// A deletion or an eviction that is requested once, and completed by the server.
 async fn is_gone_after_one_request(pods: &Api<Pod>, evicts: bool) {
     let name = serving(pods, "load", 2).await.remove(0);
     wait::until("a Pod is marked", async || {
@@ -372,7 +373,7 @@ async fn is_gone_after_one_request(pods: &Api<Pod>, evicts: bool) {
     .await;
 }
 
-/// A CollaSet with claims lives and goes.
+/// Creates a CollaSet with PVCs, and deletes it.
 async fn collaset(cluster: &Cluster, namespace: &str, pods: &Api<Pod>) {
     let sets: Api<CollaSet> = Api::namespaced(cluster.client(), namespace);
     let set = |name: &str, claims: bool| -> CollaSet {

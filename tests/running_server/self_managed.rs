@@ -15,7 +15,7 @@ use super::cluster::Cluster;
 use super::dial::{review, serial, serial_in};
 use super::load::Load;
 
-/// Each replica is ended so many times.
+/// How often each replica is ended.
 const RESTARTS: usize = 2;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,16 +33,16 @@ async fn replicas_come_and_go_and_fail_no_review() {
     let names = ["one", "two", "three"];
     let mut replicas = join_all(names.map(&start)).await;
 
-    // One Secret, and all trust it and serve it.
+    // There is one Secret, every entry trusts it, and every replica serves it.
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), names::NAMESPACE);
     in_line(&cluster, &replicas).await;
     let all = secrets.list(&ListParams::default()).await.unwrap().items;
     assert_eq!(all.len(), 1, "{all:?}");
 
-    // As a rule of Kuperator's is left behind.
+    // A rule that Kuperator left behind.
     let namespace = cluster.ruled_namespace(&[keys::PROTECTED_FINALIZER]).await;
     let load = Load::start(cluster.client(), &namespace).await;
-    // The API server keeps to the connections that it has, so each is asked by hand.
+    // The API server reuses its connections, so the test calls each replica directly.
     let bundle = cluster.bundle().await.unwrap();
     for replica in &replicas {
         let answer = review(replica.listen, &bundle).await.unwrap();
@@ -53,7 +53,7 @@ async fn replicas_come_and_go_and_fail_no_review() {
     for _ in 0..RESTARTS * replicas.len() {
         let replica = replicas.remove(0);
         let name = replica.name().to_owned();
-        // As the endpoints of a Service follow readiness.
+        // Endpoints follow readiness, like the endpoints of a Service.
         let code = replica.leave(&lb).await.unwrap();
         assert_eq!(code, Some(0));
         load.more(50).await;
@@ -62,7 +62,7 @@ async fn replicas_come_and_go_and_fail_no_review() {
     }
     assert_eq!(load.take_failures(), Vec::<String>::new());
 
-    // The Secret is lost, and with it the authority: there is another, and no review fails over it.
+    // The Secret is lost, and with it the authority. The replicas create another authority, and no review fails.
     for _ in 0..2 {
         let former = cluster.bundle().await.unwrap();
         let deleted = secrets.delete(names::SECRET, &Default::default()).await;
@@ -73,7 +73,7 @@ async fn replicas_come_and_go_and_fail_no_review() {
         assert_eq!(load.take_failures(), Vec::<String>::new());
     }
 
-    // The servers go first, all at once and without a word.
+    // The servers are killed first, all at once.
     cluster.operating(&["install", "--webhook-url", &url]).await;
     drop(replicas);
     cluster.operating(&["uninstall"]).await;

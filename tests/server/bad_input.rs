@@ -1,7 +1,5 @@
-//! Bodies that are no review, too large or too slow, and which part of them the logs contain.
+//! Bodies that are no review, too large or too slow; and which part of a body the logs contain.
 
-use std::cell::RefCell;
-use std::io::Write;
 use std::time::Duration;
 
 use operating::server::Limits;
@@ -9,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::logs::{collect_logs, take_logs};
 use super::rig::{Rig, call, review, rig, text, verdict};
 
 async fn post(rig: &Rig, body: impl ToString) -> (u16, Value) {
@@ -124,7 +123,7 @@ async fn client_with_endless_head_is_disconnected() {
         .await
         .unwrap();
     let mut answer = Vec::new();
-    // The connection may end without a TLS close_notify; what counts is that it ends.
+    // The connection may end without a TLS close_notify; only its end counts.
     let _ = stream.read_to_end(&mut answer).await;
     assert!(answer.is_empty());
 }
@@ -145,33 +144,9 @@ async fn a_client_that_never_ends_its_body_gets_a_408() {
     );
 }
 
-thread_local! {
-    static LOGS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Collects the logs of its thread.
-struct Sink;
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        LOGS.with_borrow_mut(|logs| logs.extend_from_slice(bytes));
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The runtime of a test has one thread, its own, so that thread's logs are those of its server. The subscriber is
-/// the whole process's: one of a thread alone is switched off for events that another thread came to first.
 #[tokio::test]
 async fn log_has_a_line_per_denial_and_no_body() {
-    tracing_subscriber::fmt()
-        .with_env_filter("info,operating=trace")
-        .with_ansi(false)
-        .with_writer(|| Sink)
-        .init();
-
+    collect_logs();
     let rig = rig(Limits::default()).await;
     rig.review("allow-1").await;
     rig.review("deny-1").await;
@@ -182,7 +157,7 @@ async fn log_has_a_line_per_denial_and_no_body() {
     post(&rig, bad).await;
     post(&rig, "{\"s3cret\": s3cret").await;
 
-    let logs = String::from_utf8(LOGS.take()).unwrap();
+    let logs = take_logs();
     assert!(!logs.contains("s3cret"), "{logs}");
     assert!(!logs.contains("allow-1"), "{logs}");
     let denials: Vec<&str> = logs

@@ -1,4 +1,4 @@
-//! Certificates from a directory, laid out and swapped as the kubelet does it.
+//! Certificates from a directory that is laid out and replaced as the kubelet does it.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -36,7 +36,7 @@ fn with(rig: &Rig, authority: &Authority, name: &str) -> ClientConfig {
     config
 }
 
-/// The answer to a review over a connection of `config`; an error where the handshake or the call fails.
+/// The answer to a review over a connection with `config`, or the error of the handshake or the call.
 async fn answer(rig: &Rig, config: ClientConfig) -> Result<(u16, String), String> {
     let mut sender = connect(rig, config).await?;
     answer_on(&mut sender).await
@@ -55,7 +55,7 @@ async fn answer_on(sender: &mut Sender) -> Result<(u16, String), String> {
     Ok(text(sent.map_err(|e| e.to_string())?).await)
 }
 
-/// Returns when the server takes certificates of this authority.
+/// Returns once the server accepts certificates of this authority.
 async fn until_taken(rig: &Rig, authority: &Authority) {
     for _ in 0..500 {
         let answer = answer(rig, with(rig, authority, NAME)).await;
@@ -133,7 +133,7 @@ async fn open_connection_is_refused_once_its_authority_is_gone() {
     until_taken(&rig, &new).await;
     assert_eq!(answer_on(&mut open).await.unwrap().0, 200);
 
-    // Another authority still, so that the test sees when the file has been read.
+    // A third authority, which shows the test that the server has read the file.
     let third = Authority::new();
     fs::write(&file, new.pem() + &third.pem()).unwrap();
     until_taken(&rig, &third).await;

@@ -1,4 +1,4 @@
-//! The end of a server under load.
+//! Shutdown of a server under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,10 +9,12 @@ use operating::server::Limits;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::logs::{collect_logs, take_logs};
 use super::rig::{Rig, call, review, rig, verdict};
 
-/// Sends reviews one after another over kept connections, as an API server does: a new one whenever the last answer
-/// closed the old, until the server is not ready any more. Returns how many verdicts it got; panics on any failure.
+/// Sends reviews one after another over persistent connections, as an API server does, and opens a new connection when
+/// an answer closed the last one, until the server is not ready any more. Returns the number of verdicts; panics on any
+/// failure.
 async fn client(rig: Arc<Rig>, done: Arc<AtomicUsize>) {
     while !rig.shutdown.is_draining() {
         let mut sender = rig.h1().await;
@@ -60,12 +62,12 @@ async fn draining_under_load_fails_no_review() {
     rig.shutdown.drain();
     assert_eq!(rig.probe("/readyz").await.0, 503);
     assert_eq!(rig.probe("/livez").await.0, 200);
-    // A straggler that has not noticed yet is still served.
+    // A client that has not noticed the shutdown yet is still served.
     assert_eq!(rig.review("allow-late").await["allowed"], true);
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
-    // Connections open at the stop: one just made, one idle, one with a review in flight.
+    // Connections open at the shutdown: a new one, an idle one, and one with a review in flight.
     let mut fresh = rig.h1().await;
     rig.shutdown.stop();
     let answer = fresh
@@ -105,7 +107,24 @@ async fn the_drain_deadline_cuts_what_hangs() {
             .await
     });
     rig.handler.entered.notified().await;
+    collect_logs();
     rig.shutdown.abort();
     rig.webhook.await.unwrap();
     assert!(hanging.await.unwrap().is_err());
+    let logs = take_logs();
+    let warning = logs.lines().find(|line| line.contains(" WARN ")).unwrap();
+    assert!(warning.contains("cutting connections"), "{warning}");
+    assert!(warning.contains("open=1 requests=1"), "{warning}");
+}
+
+#[tokio::test]
+async fn idle_connections_are_cut_without_a_warning() {
+    let rig = rig(Limits::default()).await;
+    let _unused = rig.h1().await;
+    collect_logs();
+    rig.shutdown.abort();
+    rig.webhook.await.unwrap();
+    let logs = take_logs();
+    assert!(logs.contains("closing idle connections"), "{logs}");
+    assert!(!logs.contains(" WARN "), "{logs}");
 }

@@ -41,7 +41,7 @@ async fn a_panic_answers_its_review_and_kills_nothing() {
         twice["status"]["message"],
         "the review ended in an internal error; try again"
     );
-    // The same connection goes on.
+    // The same connection can be used again.
     let next = verdict(
         sender
             .send_request(call("/pods", review("allow")))

@@ -58,7 +58,7 @@ async fn ended(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut rest).await;
 }
 
-/// A request whose body has begun and never ends.
+/// A request whose body begins and never ends.
 async fn held_open(stream: &mut TlsStream<TcpStream>, begun: usize) {
     let head = "POST /pods HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -133,7 +133,7 @@ async fn strangers_of_many_addresses_give_way() {
     assert!(shed(&rig, "crowded").await >= 20.0);
 }
 
-/// A review in flight bounds its connection already.
+/// A review in flight already limits its connection.
 #[tokio::test]
 async fn a_review_being_decided_keeps_its_connection_in_a_flood() {
     let rig = Arc::new(rig(patient()).await);
@@ -154,7 +154,8 @@ async fn a_review_being_decided_keeps_its_connection_in_a_flood() {
     assert_eq!(verdict(answer).await["allowed"], true);
 }
 
-/// Without an accepted call, seconds; with one, as long as API servers keep connections.
+/// A connection without an accepted call ends after seconds; with an accepted call it lasts as long as API servers keep
+/// connections.
 #[tokio::test]
 async fn a_connection_idles_long_only_after_an_accepted_call() {
     let rig = rig(Limits {
@@ -214,11 +215,11 @@ async fn bodies_held_open_deny_nobody() {
     large["request"]["oldObject"]["data"] = json!("x".repeat(60_000));
     let mut sender = h1(&rig, API_SERVER).await;
     for _ in 0..3 {
-        // The first time over an unproven connection, then over a proven one.
+        // The first round uses an unproven connection, the second round a proven one.
         let answer = sender.send_request(call("/pods", &large)).await.unwrap();
         assert_eq!(verdict(answer).await["allowed"], true);
     }
-    // Whoever has had a verdict may hold bodies open as well.
+    // A client with an earlier verdict may hold bodies open as well.
     let mut open_streams = Vec::new();
     for _ in 0..6 {
         let mut stream = tls(&rig, STRANGER).await;

@@ -1,4 +1,4 @@
-//! The webhook server on the wire: real sockets, real TLS, no cluster.
+//! The webhook server over real sockets with real TLS, without a cluster.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod bad_input;
@@ -7,6 +7,7 @@ mod clients;
 mod drain;
 mod faults;
 mod floods;
+mod logs;
 mod readiness;
 mod rig;
 mod verdicts;

@@ -134,7 +134,7 @@ pub async fn rig_for(limits: Limits, clients: Option<Arc<ClientAuthorities>>) ->
         router: health.router(),
         limits: Limits::default(),
         metrics: metrics.clone(),
-        // Probes are answered to the very end.
+        // The server answers probes until its end.
         shutdown: Shutdown::default(),
         own: self_check::OwnConnections::default(),
     };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// One Rust file of the library.
 pub struct SourceFile {
-    /// Its path below `src`.
+    /// The path below `src`.
     pub path: PathBuf,
     pub text: String,
 }

@@ -1,5 +1,5 @@
-//! Every task of a real server ends or hangs on purpose, on a real API server: the replica ends with the reason once it is not
-//! ready any more, or is seen to stand still; the others go on, and no rule is broken meanwhile.
+//! Tests make every task of a real server end or hang, on a real API server. The replica first stops being ready and
+//! then ends with the reason, or its watchdog reports the hang. The other replicas continue, and no rule is broken.
 //!
 //! `cargo test --features faults --test tasks`
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -12,10 +12,10 @@ use testbed::observer::Observer;
 use testbed::pods::names;
 use testbed::{Bed, Scope, wait};
 
-/// With every feature, and with known callers, so that all tasks run.
+/// All features are on and callers are known, so that all tasks run.
 const FLAGS: &[&str] = &["--feature-gates", "CollaSets=true,GraceDeleteWebhook=false"];
 
-/// All that a server of these flags starts. Every watch is a task.
+/// All tasks that a server with these flags starts. Every watch is a task.
 const TASKS: &[&str] = &[
     "the keeper of the certificate",
     "the keeper of the client authorities",
@@ -49,7 +49,7 @@ fn strike(bed: &Bed, index: usize, task: &str, fault: &str) {
     fs::write(file, fault).unwrap();
 }
 
-/// Strikes, and returns when the replica has ended for that reason, not ready any more before.
+/// Injects the fault. Returns when the replica has ended for this reason, after it stopped being ready.
 async fn ends(bed: &Bed, index: usize, task: &str, fault: &str, reason: &str) {
     strike(bed, index, task, fault);
     let is_silent = task.ends_with("listener");
@@ -85,7 +85,7 @@ async fn ends(bed: &Bed, index: usize, task: &str, fault: &str, reason: &str) {
     bed.restart(index).await;
 }
 
-/// Evicts Pods under the rule `web` for as long as the work lasts. Evictions that are held are tried again.
+/// Evicts Pods under the rule `web` for as long as the future runs. Retries evictions that are held.
 async fn disrupted<T>(scope: &Scope, work: impl Future<Output = T>) -> T {
     let over = AtomicBool::new(false);
     let disrupt = async {
@@ -126,7 +126,7 @@ async fn task_panic_ends_its_replica_and_breaks_no_rule() {
     let observer = Observer::start(&scope).await;
     let panicked = "panicked: a fault on purpose";
     disrupted(&scope, async {
-        // The last replica stays.
+        // The last replica continues.
         for tasks in tasks.chunks(2) {
             let ended = (0..).zip(tasks);
             let ended = ended.map(|(index, task)| ends(&bed, index, task, "panic", panicked));
@@ -141,7 +141,7 @@ async fn task_panic_ends_its_replica_and_breaks_no_rule() {
     observer.fewest_available(|_| true, 6).await.at_least(4);
 }
 
-/// No thread of the runtime runs any more, so nobody answers. The watchdog has a thread of its own.
+/// No thread of the runtime runs any more, so no request gets an answer. The watchdog has a thread of its own.
 #[tokio::test]
 async fn watchdog_reports_blocked_runtime_and_other_replicas_continue() {
     let bed = Bed::own_with(FLAGS).await;

@@ -1,21 +1,22 @@
-//! The arithmetic of the budget by zone, as the decision record has it: what admission decides in one compare-and-swap.
+//! The arithmetic of the budget by zone, as the decision record proposes it: the decision of admission in one
+//! compare-and-swap.
 
 use std::collections::BTreeMap;
 
 use super::cluster::{Is, PODS, Pod, Slot};
 use super::fault::Fault;
 
-/// Most partitions that a world has.
+/// Most partitions in a world.
 pub const GROUPS: usize = 2;
 
-/// Where a Pod is.
+/// The zone of a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// The zone that its label names.
     Zone(u8),
-    /// It has no such label: it is alone in a zone of its own.
+    /// The Pod has no zone label, so it counts as alone in a zone of its own.
     Alone(u8),
-    /// Nobody knows yet.
+    /// The zone is unknown.
     Unknown,
 }
 
@@ -24,30 +25,30 @@ pub enum Place {
 pub struct Loss {
     /// Where.
     pub place: Place,
-    /// In which partition; `None`: in any.
+    /// The partition of the Pod; `None` if it may be any.
     pub group: Option<u8>,
 }
 
-/// What a disruption is, as far as its evidence differs.
+/// The kind of a disruption, as far as its evidence differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operation {
-    /// DELETE: conditional on the version that was judged.
+    /// DELETE, with the judged version as precondition.
     Delete,
-    /// An eviction: its delete passes no admission and is conditional on nothing.
+    /// An eviction: its delete passes no admission and has no precondition.
     Evict,
-    /// A lifecycle or an in-place change: the Pod goes down and comes back. Conditional on the version.
+    /// An operation or an in-place change, with the version as precondition: the Pod goes down and comes back.
     Begin,
 }
 
 /// Names a claim: the place in the set, the incarnation of the Pod, the operation.
 pub type Key = (u8, u8, Operation);
 
-/// Permission for one disruption on its way.
+/// Permission for one disruption in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Claim {
     /// The version that was judged.
     pub at: u8,
-    /// The partition of the Pod. Its zone is that of the window.
+    /// The partition of the Pod. Its zone is the zone of the window.
     pub group: u8,
 }
 
@@ -56,27 +57,28 @@ pub struct Claim {
 pub struct Ledger {
     /// The claims.
     pub claims: BTreeMap<Key, Claim>,
-    /// Whoever decides or releases has seen the Pods up to here.
+    /// The watermark: a cache must have seen the Pods up to this version to decide or to release.
     pub watermark: u8,
-    /// For each partition the zone that is open: the only one in which disruptions were admitted since all was well.
+    /// For each partition, the open zone: the only zone in which disruptions were admitted since all Pods were
+    /// available.
     pub windows: [Option<Place>; GROUPS],
-    /// Whose turn it is: a partition and a zone.
+    /// The partition and the zone whose turn it is.
     pub turn: Option<(u8, Place)>,
 }
 
-/// What a cache shows.
+/// The view of a cache.
 pub struct View<'a> {
     /// Its position.
     pub position: u8,
     /// The Pods.
     pub pods: &'a [Pod; PODS],
-    /// What owners ask for.
+    /// The numbers that owners ask for.
     pub slots: &'a [Slot],
-    /// Whether owners tell the zone and the partition of every Pod that they make.
+    /// Whether owners set the zone and the partition of every Pod that they create.
     pub pinned: bool,
-    /// How many may be down.
+    /// How many Pods may be down.
     pub max: Option<usize>,
-    /// The rule that is taken out.
+    /// The rule of the arithmetic that is removed.
     pub fault: Option<Fault>,
 }
 
@@ -85,12 +87,12 @@ impl View<'_> {
         self.fault == Some(fault)
     }
 
-    /// How many Pods there should be.
+    /// The expected number of Pods.
     fn expected(&self) -> usize {
         self.slots.iter().filter(|slot| !slot.extra).count()
     }
 
-    /// The zone of this Pod, by its label or by the zone that its owner gives all its Pods.
+    /// The zone of a Pod, by its label, or by the zone that its owner sets for all its Pods.
     pub fn place(&self, slot: usize) -> Place {
         let pod = &self.pods[slot];
         let own = self.slots[slot];
@@ -144,9 +146,9 @@ impl View<'_> {
 pub struct Ask {
     /// The Pod and the operation.
     pub key: Key,
-    /// Where the Pod is.
+    /// The zone of the Pod.
     pub place: Place,
-    /// The claim as it is to be written.
+    /// The claim to write.
     pub claim: Claim,
 }
 
@@ -165,13 +167,13 @@ impl Ledger {
         self.claims.values().any(|claim| claim.group == group)
     }
 
-    /// Whether all that was disrupted in the open zone is available again.
+    /// Whether everything that was disrupted in the open zone is available again.
     fn is_over(&self, view: &View, group: u8) -> bool {
         let Some(open) = self.windows[usize::from(group)] else {
             return false;
         };
         let lost = |loss: Loss| loss.place == open || loss.place == Place::Unknown;
-        // Where owners do not tell the zone, a Pod that is not ready may hide that another one is missing.
+        // If owners do not set the zone, a Pod that is not Ready may hide that another Pod is missing.
         let full = view.pinned || self.unclaimed(view) >= view.expected();
         (view.position >= self.watermark || view.lacks(Fault::WindowEndsBehind))
             && (!self.is_claimed(group) || view.lacks(Fault::WindowEndsWithClaims))
@@ -179,8 +181,8 @@ impl Ledger {
             && (full || view.lacks(Fault::WindowEndsShort))
     }
 
-    /// Ends the window if it is over. Whoever decides afterwards has seen what this view has: an older one may show
-    /// losses of the ended window, and nothing would tell of which zone they are.
+    /// Ends the window if it is over. Later decisions need a view at least as new as this one: an older view may show
+    /// losses of the ended window, and nothing would show their zone.
     pub fn end(&mut self, view: &View, group: u8) -> bool {
         if !self.is_over(view, group) {
             return false;
@@ -192,7 +194,7 @@ impl Ledger {
         true
     }
 
-    /// Gives a claim, or returns false.
+    /// Gives a claim. Returns false if it does not.
     pub fn admit(&mut self, view: &View, ask: Ask) -> bool {
         let (place, group) = (ask.place, ask.claim.group);
         if view.position < self.watermark && !view.lacks(Fault::NoWatermark) {
@@ -217,7 +219,7 @@ impl Ledger {
         let is_free = match self.windows[usize::from(group)] {
             _ if view.lacks(Fault::NoWindow) => true,
             Some(open) => open == place || self.end(view, group),
-            // Claims from before the rule had zones may be anywhere.
+            // The zone of a claim from before the rule had zones is unknown.
             None => !self.is_claimed(group) || view.lacks(Fault::EarlierClaimsIgnored),
         };
         if !is_free {
@@ -241,7 +243,7 @@ impl Ledger {
             .is_none_or(|max| remaining + max >= view.expected())
     }
 
-    /// Takes a claim away on evidence that rests on a Pod event.
+    /// Releases a claim by evidence from a Pod event.
     pub fn release(&mut self, key: Key, based_on: u8) {
         self.claims.remove(&key);
         self.watermark = self.watermark.max(based_on);

@@ -1,20 +1,20 @@
-//! The Pods, and what owners, the scheduler, the kubelet and chance do to them.
+//! The Pods, and the effects of owners, the scheduler, the kubelet and failures on them.
 
-/// Most Pods that a world has.
+/// Most Pods in a world.
 pub const PODS: usize = 4;
 
-/// A place in the set, which an owner fills with one Pod after another.
+/// A slot of the set, which an owner fills with one Pod after another.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
-    /// The zone of its first Pod, and of all if owners tell the zone. `None`: its Pods have no label.
+    /// The zone of its first Pod, and of all its Pods if owners set the zone. `None`: its Pods have no zone label.
     pub zone: Option<u8>,
     /// The partition.
     pub group: u8,
-    /// A Pod beyond the expected ones, as in a rollout with surge; not there at first.
+    /// A Pod beyond the expected ones, as in a rollout with surge. It does not exist at first.
     pub extra: bool,
 }
 
-/// What a Pod is.
+/// The state of a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Is {
     /// Not there.
@@ -25,9 +25,9 @@ pub enum Is {
     Starting,
     /// Available.
     Up,
-    /// Not available by an outage.
+    /// Not available because of an outage.
     Failed,
-    /// Taken off traffic by a lifecycle, or restarted in place.
+    /// Taken off traffic by an operation, or restarted in place.
     Offline,
     /// Being deleted.
     Terminating,
@@ -40,9 +40,9 @@ pub struct Pod {
     pub version: u8,
     /// The incarnation.
     pub uid: u8,
-    /// What it is.
+    /// The state of the Pod.
     pub is: Is,
-    /// Its label; of a Pod that is not there or not scheduled, the label of the one before.
+    /// Its zone label. A Pod that is absent or not scheduled has the label of its predecessor.
     pub zone: Option<u8>,
 }
 
@@ -56,7 +56,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The Pods at the beginning.
+    /// The initial Pods.
     pub fn new(slots: &[Slot]) -> Snapshot {
         let pod = |slot: usize| {
             let slot = slots.get(slot).filter(|slot| !slot.extra);
@@ -73,7 +73,7 @@ impl Snapshot {
         }
     }
 
-    /// The Pods after one of them has changed.
+    /// The Pods after a change of one of them.
     pub fn with(&self, slot: usize, change: impl FnOnce(&mut Pod)) -> Snapshot {
         let mut next = *self;
         next.version += 1;

@@ -2,22 +2,22 @@
 
 use super::model::{LIMIT, REST, SAFE, SEEN, TURN};
 
-/// A rule taken out, alone.
+/// A rule of the arithmetic that a control removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A claim is written whatever the ledger is meanwhile.
+    /// A claim is written without a check that the ledger is unchanged.
     NoCompareAndSwap,
     /// A decision may be based on a cache that is older than the last release.
     NoWatermark,
-    /// Claims from before the rule had zones hold nobody.
+    /// Claims from before the rule had zones hold no request.
     EarlierClaimsIgnored,
-    /// A Pod of another zone that is seen to be down is no loss.
+    /// A Pod of another zone that is known to be down does not count as a loss.
     DownIgnored,
-    /// A Pod that does not exist is no loss.
+    /// An absent Pod does not count as a loss.
     MissingIgnored,
-    /// A Pod that is not scheduled is no loss.
+    /// A Pod that is not scheduled does not count as a loss.
     UnscheduledIgnored,
-    /// A loss of which the zone is not known counts for the zone that is asked for.
+    /// A loss in an unknown zone counts for the zone of the request.
     UnknownTakenForHere,
     /// All Pods without the label count as one zone.
     UnlabelledShareAZone,
@@ -25,28 +25,28 @@ pub enum Fault {
     NoWindow,
     /// The window ends although fewer Pods are available than expected, if no loss is known in its zone.
     WindowEndsShort,
-    /// The window ends although claims are left.
+    /// The window ends although claims exist.
     WindowEndsWithClaims,
     /// The window ends on a cache that is older than the last release.
     WindowEndsBehind,
-    /// The end of a window raises no watermark.
+    /// The end of a window does not raise the watermark.
     EndLeavesNoMark,
-    /// Nobody ends the window.
+    /// No replica ends the window.
     WindowNeverEnds,
     /// The label of a scheduled Pod may be changed.
     RelabelAllowed,
-    /// A zone continues although it is the turn of another zone.
+    /// A zone continues although another zone has the turn.
     TurnIgnored,
-    /// A turn that nobody takes never lapses.
+    /// An unused turn never lapses.
     TurnNeverLapses,
-    /// Losses of other partitions are not told apart from those of this one.
+    /// Losses of other partitions count for this one.
     PartitionsIgnored,
     /// The zone is the only limit.
     NoMaximum,
 }
 
 impl Fault {
-    /// The property that breaks.
+    /// The property that this fault breaks.
     pub fn breaks(self) -> &'static str {
         match self {
             Fault::DownIgnored

@@ -1,10 +1,10 @@
 //! The arithmetic of a budget by zone (docs/adr/0020), explored exhaustively within stated bounds: replicas with caches
-//! that trail, crashes, lost replies, conflicts, outages. Every world ends by itself (requests, retries and mishaps are
-//! counted), so that nothing is cut off. `TOPOLOGY_MODEL` restricts the run to worlds and controls whose name contains
-//! its value.
+//! that lag behind, crashes, lost replies, conflicts, outages. Every world ends by itself, because requests, retries
+//! and failures are limited, so the exploration is complete. `TOPOLOGY_MODEL` restricts the run to worlds and controls
+//! whose name contains its value.
 //!
-//! Nothing of the project is used: the arithmetic is proposed, not built. What the ledger does beyond it (attempts,
-//! closing claims, several rules, in-place changes that restart late) is explored by `ledger_model`.
+//! The model uses no code of the project, because the arithmetic is a proposal. `ledger_model` explores the other parts
+//! of the ledger (attempts, closing claims, several rules, late restarts after in-place changes).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod arithmetic;
@@ -48,7 +48,7 @@ fn explore(world: World) -> usize {
 }
 
 #[test]
-fn one_zone_at_a_time_and_everything_comes_to_rest() {
+fn one_zone_at_a_time_and_every_world_settles() {
     let worlds: Vec<_> = worlds::usual().into_iter().filter(is_wanted).collect();
     let count = worlds.len();
     let states: usize = worlds.into_iter().map(explore).sum();
@@ -58,7 +58,7 @@ fn one_zone_at_a_time_and_everything_comes_to_rest() {
 }
 
 #[test]
-fn without_any_one_rule_of_the_arithmetic_something_breaks() {
+fn each_omitted_arithmetic_rule_breaks_an_invariant() {
     for world in worlds::controls().into_iter().filter(is_wanted) {
         let fault = world.fault.unwrap();
         // One thread: breadth first then finds a shortest way.

@@ -1,4 +1,4 @@
-//! The properties, and which steps there are.
+//! The properties, and the possible steps.
 
 use std::fmt;
 
@@ -22,36 +22,36 @@ pub const REST: &str = "all comes to rest, and who still waits has an outage els
 /// A budget that admits one Pod at a time would be safe too.
 pub const SHARED: &str = "two disruptions at a time are possible where the world says so";
 
-/// A bounded world to be explored to its end.
+/// A bounded world, which is explored completely.
 #[derive(Clone, Debug)]
 pub struct World {
     /// Its name.
     pub name: &'static str,
     /// The set.
     pub slots: &'static [Slot],
-    /// Whether owners tell the zone of every Pod that they make.
+    /// Whether owners set the zone of every Pod that they create.
     pub pinned: bool,
     /// How many Pods may be disrupted.
     pub max: Option<usize>,
     /// How many replicas there are.
     pub replicas: usize,
-    /// The requests: what, of which Pod, and how often it begins anew.
+    /// The requests: operation, Pod, and number of retries.
     pub requests: &'static [(Operation, u8, u8)],
-    /// What may go wrong.
+    /// The failures that may happen.
     pub mishaps: Mishaps,
     /// Failed Pods never come back.
     pub stays_failed: bool,
-    /// How many events a cache may trail.
+    /// How many events a cache may lag behind.
     pub lag: usize,
-    /// Deletion, creation and start of a Pod are steps of their own, each of which a cache may see or not.
+    /// Deletion, creation and start of a Pod are separate steps, and a cache may miss each of them.
     pub slow: bool,
     /// Decision and write of a claim are steps of their own.
     pub split_writes: bool,
-    /// The rule gets its zones while the first request is on its way.
+    /// The rule gets its zones while the first request is in flight.
     pub edited: bool,
     /// Two Pods can be down by disruptions at a time.
     pub shared: bool,
-    /// The rule that is taken out.
+    /// The rule of the arithmetic that is removed.
     pub fault: Option<Fault>,
 }
 
@@ -62,9 +62,9 @@ pub enum Step {
     Advance { cache: usize },
     /// A replica judges a request.
     Ask { request: usize, cache: usize },
-    /// As [`Step::Ask`], but nobody learns that the claim was written; the request asks again.
+    /// The same as [`Step::Ask`], but the reply about the written claim is lost, and the request asks again.
     AskAndLoseReply { request: usize, cache: usize },
-    /// The compare-and-swap of a claim arrives.
+    /// The compare-and-swap of a claim is carried out.
     Write { request: usize },
     /// The disruption is written, or meets a conflict.
     Commit { request: usize },
@@ -76,33 +76,33 @@ pub enum Step {
     Lapse { key: Key },
     /// A replica ends a window.
     End { group: u8, cache: usize },
-    /// A request has waited long enough: its zone is next.
+    /// A request has waited long enough, so its zone gets the next turn.
     Turn { request: usize },
-    /// Nobody has taken the turn in time.
+    /// No request has used the turn in time.
     TurnLapses,
-    /// An owner makes a Pod.
+    /// An owner creates a Pod.
     Make { slot: usize },
-    /// The scheduler binds it.
+    /// The scheduler binds the Pod to a node.
     Bind { slot: usize, zone: Option<u8> },
-    /// It becomes available, for the first time or again.
+    /// The Pod becomes available, for the first time or again.
     Rise { slot: usize },
-    /// Its deletion ends.
+    /// The deletion of the Pod completes.
     Finish { slot: usize },
     /// It fails.
     Fail { slot: usize },
-    /// A failed Pod is taken away.
+    /// A failed Pod is deleted.
     Vanish { slot: usize },
-    /// Somebody tries to change the label of a Pod.
+    /// A user tries to change the zone label of a Pod.
     Relabel { slot: usize, zone: u8 },
 }
 
 impl World {
-    /// Whether this rule is taken out.
+    /// Whether this rule is removed.
     pub fn lacks(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
     }
 
-    /// What a cache at this position shows.
+    /// The view of a cache at this position.
     pub fn view<'a>(&self, pods: &'a [Pod; PODS], position: u8) -> View<'a> {
         View {
             position,
@@ -114,14 +114,14 @@ impl World {
         }
     }
 
-    /// Whether as many Pods are available as there should be.
+    /// Whether the expected number of Pods is available.
     pub fn is_whole(&self, pods: &[Pod; PODS]) -> bool {
         let expected = self.slots.iter().filter(|slot| !slot.extra).count();
         pods.iter().filter(|pod| pod.is == Is::Up).count() >= expected
     }
 
-    /// Whether a Pod of this partition is down that was last in another place than this one. Pods beyond the expected
-    /// ones do not count.
+    /// Whether a Pod of this partition is down whose last zone was another one. Pods beyond the expected ones do not
+    /// count.
     pub fn is_lost_elsewhere(&self, pods: &[Pod; PODS], group: u8, place: Place) -> bool {
         let elsewhere = |(slot, own): (usize, &Slot)| {
             let last = pods[slot]

@@ -10,66 +10,66 @@ pub struct State {
     pub history: Vec<Snapshot>,
     /// The ledger.
     pub ledger: Ledger,
-    /// The positions of the caches, in order: replicas do not differ otherwise.
+    /// The positions of the caches, sorted: replicas differ in nothing else.
     pub caches: Vec<u8>,
     /// The requests.
     pub requests: Vec<Request>,
-    /// What may still go wrong.
+    /// The failures that may still happen.
     pub mishaps_left: Mishaps,
-    /// For each slot of the set: the zone in which a request disrupted its Pod, until the loss is made good.
+    /// For each slot of the set: the zone in which a request disrupted its Pod, until the Pod is available again.
     pub lost: [Option<Place>; PODS],
-    /// A claim was given although the deciding replica had seen an outage elsewhere.
+    /// Whether a claim was given although the deciding replica had seen an outage elsewhere.
     pub blind: bool,
-    /// A new claim was given out of turn.
+    /// Whether a new claim was given out of turn.
     pub jumped: bool,
 }
 
 /// A request for a disruption.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// What.
+    /// The operation.
     pub operation: Operation,
-    /// Of which Pod.
+    /// The Pod.
     pub slot: u8,
-    /// How far it is.
+    /// The phase of the request.
     pub phase: Phase,
-    /// How often it may begin anew.
+    /// Number of retries left.
     pub retries: u8,
-    /// It may still be given its turn.
+    /// Whether it may still get the turn.
     pub may_wait: bool,
 }
 
-/// How far a request is.
+/// The phase of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Not begun, refused, or to be begun anew.
+    /// Not begun, refused, or waiting for a retry.
     Start,
-    /// A compare-and-swap is on its way.
+    /// A compare-and-swap is in flight.
     Writing {
         /// The claim.
         key: Key,
-        /// What the decision was based on.
+        /// The state on which the decision is based.
         base: Ledger,
-        /// What is to be written.
+        /// The ledger to write.
         next: Ledger,
     },
     /// Admitted: the disruption is about to be written.
     Admitted {
-        /// The claim, or the Pod that needs none.
+        /// The claim, or the Pod that needs no claim.
         key: Key,
-        /// The version that the write is conditional on.
+        /// The version in the precondition of the write.
         only_at: Option<u8>,
     },
-    /// Answered, or given up.
+    /// Answered or given up.
     Done,
 }
 
-/// What may still go wrong.
+/// The failures that may still happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mishaps {
     /// Pods that fail by themselves.
     pub failures: u8,
-    /// Failed Pods that are taken away.
+    /// Failed Pods that are deleted.
     pub vanished: u8,
     /// Requests that vanish with the replica or the connection that carries them.
     pub crashes: u8,
@@ -77,23 +77,23 @@ pub struct Mishaps {
     pub lost: u8,
     /// Pods beyond the expected ones.
     pub surges: u8,
-    /// Label changes that a user tries.
+    /// Changes of zone labels that a user tries.
     pub relabels: u8,
 }
 
 impl State {
-    /// The Pods as they are.
+    /// The present Pods.
     pub fn now(&self) -> &Snapshot {
         &self.history[self.history.len() - 1]
     }
 
-    /// The Pods as a cache at this position has them.
+    /// The Pods in a cache at this position.
     pub fn at(&self, position: u8) -> &[Pod; PODS] {
         let found = self.history.iter().find(|s| s.version == position);
         &found.unwrap().pods
     }
 
-    /// Gives the first request a claim of a rule that has no zones yet.
+    /// Gives the first request a claim of a rule without zones.
     pub fn admit_first(&mut self, slots: &[Slot]) {
         let request = &mut self.requests[0];
         let key = (request.slot, 0, request.operation);
@@ -108,7 +108,7 @@ impl State {
         self.history.push(next);
     }
 
-    /// Forgets what no cache needs, and numbers all versions anew in their order: nothing else of them matters.
+    /// Forgets the versions that no cache needs, and renumbers the others: only their order matters.
     pub fn tidy(&mut self) {
         self.caches.sort_unstable();
         let slowest = self.caches[0];

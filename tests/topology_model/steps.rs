@@ -1,4 +1,4 @@
-//! Which steps a state has, and what each does.
+//! The possible steps of a state, and their effects.
 
 use super::arithmetic::{Ask, Claim, GROUPS, Operation, Place};
 use super::cluster::Is;
@@ -7,7 +7,7 @@ use super::model::{Step, World};
 use super::state::{Phase, Request, State};
 
 impl World {
-    /// What replicas do.
+    /// Steps of replicas.
     pub fn actions_of_replicas(&self, state: &State, actions: &mut Vec<Step>) {
         for (cache, position) in state.caches.iter().enumerate() {
             if cache > 0 && state.caches[cache - 1] == *position {
@@ -37,7 +37,7 @@ impl World {
         );
     }
 
-    /// What becomes of requests.
+    /// Steps of requests in flight.
     pub fn actions_of_requests(&self, state: &State, actions: &mut Vec<Step>) {
         for (request, asked) in state.requests.iter().enumerate() {
             match asked.phase {
@@ -54,7 +54,7 @@ impl World {
         actions.push(Step::TurnLapses);
     }
 
-    /// What Pods do.
+    /// Steps of Pods.
     pub fn actions_of_pods(&self, state: &State, actions: &mut Vec<Step>) {
         for (slot, own) in self.slots.iter().enumerate() {
             let pod = &state.now().pods[slot];
@@ -326,7 +326,7 @@ impl World {
 }
 
 impl Request {
-    /// Begins anew, or gives up.
+    /// Retries the request, or gives it up.
     fn again(&mut self) {
         self.phase = if self.retries > 0 {
             Phase::Start

@@ -31,11 +31,11 @@ const EXTRA: Slot = Slot {
 const TWO_ZONES: &[Slot] = &[slot(0, 0), slot(0, 0), slot(1, 0)];
 /// One Pod in each of three zones.
 const THREE_ZONES: &[Slot] = &[slot(0, 0), slot(1, 0), slot(2, 0)];
-/// As [`TWO_ZONES`], with one Pod more in a rollout.
+/// The same as [`TWO_ZONES`], with one more Pod in a rollout.
 const SURGE: &[Slot] = &[slot(0, 0), slot(1, 0), EXTRA];
 /// Two partitions with a replica in each of two zones.
 const PARTITIONS: &[Slot] = &[slot(0, 0), slot(1, 0), slot(0, 1), slot(1, 1)];
-/// Two Pods without a label, beside one with.
+/// Two Pods without a zone label beside a Pod with one.
 const MIXED: &[Slot] = &[UNLABELLED, UNLABELLED, slot(0, 0)];
 
 fn mishaps(failures: u8, vanished: u8, crashes: u8, lost: u8) -> Mishaps {
@@ -154,7 +154,7 @@ impl World {
     }
 }
 
-/// What every run explores.
+/// The worlds that every run explores.
 pub fn usual() -> Vec<World> {
     let none = mishaps(0, 0, 0, 0);
     let begins: Requests = &[(Begin, 0, 0), (Evict, 1, 0), (Delete, 2, 0)];

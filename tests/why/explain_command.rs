@@ -7,7 +7,7 @@ use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
 use testbed::kubectl::Said;
 
-/// A directory of files, and the program.
+/// A directory with input files, and the program.
 struct Desk(tempfile::TempDir);
 
 impl Desk {
@@ -23,7 +23,7 @@ impl Desk {
 
     fn explain(&self, args: &[&str]) -> Said {
         let mut command = Command::new(env!("CARGO_BIN_EXE_operating"));
-        // Nothing of a cluster is needed.
+        // The command needs no cluster.
         command
             .arg("explain")
             .args(args)
@@ -96,7 +96,7 @@ spec:
       availablePolicy: { maxUnavailableValue: 50% }
 ";
 
-/// Three of four Pods serve, so that one more may go; or two, so that none may.
+/// Three of four Pods serve, so one more may go; or only two serve, so none may go.
 fn desk(serving: usize) -> Desk {
     let desk = Desk::new();
     let pods: Vec<_> = (0..4)
@@ -190,7 +190,7 @@ fn missing_pods_of_a_workload_use_the_budget_up() {
         ),
     );
     let json = desk.json(&with("delete.json"));
-    // The Pod of the review is known from it: two of six are there.
+    // The review contains its Pod: the files contain two of six Pods.
     assert_eq!(
         json["budgets"][0],
         json!({ "object": "web", "used": 4, "limit": 3, "expected": 6, "allowed": 0 })
@@ -382,7 +382,7 @@ fn unusable_input_is_named_with_file_place_and_field() {
     assert!(usage.err.contains("--rules"), "{usage:?}");
 }
 
-/// The line is named where the object is a document of its own.
+/// The error names the line if the object is a document of its own.
 #[test]
 fn a_wrong_type_is_named_with_its_line() {
     let desk = desk(2);
@@ -407,7 +407,7 @@ fn requests_never_sent_to_the_webhook_are_reported() {
     );
 }
 
-/// A verdict that rests on what only the API server can say would not be the server's.
+/// The command refuses a verdict that would depend on an answer of the API server.
 #[test]
 fn verdicts_that_need_the_api_server_are_refused() {
     let desk = desk(2);

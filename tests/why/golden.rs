@@ -1,5 +1,5 @@
-//! Situations of `tests/golden/why`: `NAME.yaml` is observed, `NAME.txt` and `NAME.json` are said.
-//! `UPDATE=1 cargo test --test why golden` rewrites what is said.
+//! Situations of `tests/golden/why`: `NAME.yaml` is the input, `NAME.txt` and `NAME.json` are the output. `UPDATE=1
+//! cargo test --test why golden` rewrites the output.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ const NOW: &str = "2026-01-01T12:00:00Z";
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Situation {
-    /// Name of the Pod that is asked about, among `pods`.
+    /// Name of the Pod in question, one of `pods`.
     pod: String,
     pods: Vec<Shape>,
     #[serde(default)]
@@ -34,7 +34,7 @@ struct Situation {
     around: Surroundings,
 }
 
-/// What is around the Pod.
+/// The other objects around the Pod.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Surroundings {
@@ -42,7 +42,7 @@ struct Surroundings {
     unscheduled: Option<String>,
     /// PodDisruptionBudgets, as they are stored.
     disruption_budgets: Vec<Value>,
-    /// What the API server says to a dry-run: a code and a message; 200 for yes.
+    /// The API server's answer to a dry run: code and message; 200 if it passes.
     trial: Option<(u16, String)>,
     recreate: Option<String>,
 }
@@ -65,7 +65,8 @@ impl Surroundings {
     }
 }
 
-/// A Pod of namespace `shop`, labelled `app=web`; managed, with the readiness gate, and serving unless it says otherwise.
+/// A Pod of namespace `shop` with the label `app=web`. It is managed, has the readiness gate, and serves unless a field
+/// says otherwise.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Shape {
@@ -77,13 +78,13 @@ struct Shape {
     available: bool,
     /// Age of the readiness.
     since: String,
-    /// Lifecycle labels in short, with an age or a value: `operate/upgrade: 5m`.
+    /// Lifecycle labels in short form, with an age or a value: `operate/upgrade: 5m`.
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
     finalizers: Vec<String>,
-    /// `Kind/name`.
+    /// `Kind/name` of the controller.
     owner: Option<String>,
-    /// When deletion is due, as an age; negative: in the future.
+    /// Time of the deletion, as an age. A negative age is in the future.
     deletion: Option<String>,
     status: Value,
 }
@@ -166,7 +167,7 @@ fn pod(shape: &Shape) -> Arc<Pod> {
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
-/// Times of claims are ages too.
+/// Times of claims are written as ages, too.
 fn rule(mut rule: Value) -> RuleObject {
     rule["metadata"]["namespace"] = json!("shop");
     rule["metadata"]["uid"] = rule["metadata"]["name"].clone();
@@ -180,7 +181,7 @@ fn rule(mut rule: Value) -> RuleObject {
     RuleObject::compile(serde_json::from_value(rule).unwrap())
 }
 
-/// Pods that serve, which the status of a rule counts and the situation leaves out.
+/// Serving Pods that the status of a rule counts and the situation does not list.
 fn others(listed: &[Arc<Pod>], rules: &[Value]) -> Vec<Arc<Pod>> {
     let counted = rules
         .iter()
@@ -219,7 +220,7 @@ fn observed(situation: Situation) -> ObservedPod {
 }
 
 #[test]
-fn golden_situations() {
+fn golden_files_match_diagnoses() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/why");
     let update = std::env::var_os("UPDATE").is_some();
     let entries = fs::read_dir(folder)

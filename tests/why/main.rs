@@ -1,5 +1,5 @@
-//! Answers to "Why is my Pod waiting?": the output of `operating why` by golden files, the kubectl plugin and Events on a
-//! real API server, and `operating explain`, which decides a review without a cluster.
+//! Answers to "Why is my Pod waiting?": the output of `operating why` by golden files, the kubectl plugin and Events on
+//! a real API server, and `operating explain`, which decides a review without a cluster.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod explain_command;

@@ -36,7 +36,7 @@ fn path(dir: &Path) -> std::ffi::OsString {
     std::env::join_paths(dirs).unwrap()
 }
 
-/// Runs `kubectl operating ARGS…` as the administrator, or as whom the kubeconfig names.
+/// Runs `kubectl operating ARGS…` with this kubeconfig, by default as the administrator.
 pub async fn ask_plugin(bed: &Bed, kubeconfig: Option<&Path>, args: &[&str]) -> Said {
     let dir = plugin();
     let mut command = bed.kubectl([&["operating"], args].concat());
@@ -132,7 +132,7 @@ async fn a_wait_is_explained_with_rule_figures_and_holders() {
     ] {
         assert!(tree.out.contains(part), "{part}: {}", tree.out);
     }
-    // The operator of web-0 is waited for.
+    // The diagnosis waits for the operator of web-0.
     let diagnosis = until_why(&scope, "web-0", "web-0 to be in Operate", |diagnosis| {
         diagnosis["operations"][0]["phase"] == "Operate"
     })
@@ -293,7 +293,7 @@ async fn forbidden_reads_are_reported() {
     assert!(
         diagnosis
             .out
-            .contains("not known: which Pods use budgets up"),
+            .contains("not known: only the claims show which Pods use a budget"),
         "{diagnosis:?}"
     );
     assert!(

@@ -18,7 +18,7 @@ fn budget(selector: Value) -> Value {
     json!({ "selector": selector, "rules": [{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }] })
 }
 
-/// Applies a rule `web` as users do; what kubectl prints, warnings included.
+/// Applies a rule `web` as users do. Returns the output of kubectl with the warnings.
 async fn apply(bed: &Bed, scope: &Scope, spec: &Value) -> String {
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
@@ -81,7 +81,7 @@ async fn rule_in_excluded_namespace_says_it_holds_nothing() {
     let scope = bed.scope("excluded").await;
     label_namespace(&scope, json!({ (keys::NAMESPACE_EXCLUDED): "" })).await;
     running(&scope, "web-0", json!({ "app": "web" })).await;
-    // The API server learns of the label by a watch, and each change of the spec is warned of anew.
+    // The API server learns of the label by a watch, and each change of the spec gives the warning again.
     let mut key = 0;
     wait::until("the warning", async || {
         key += 1;
@@ -101,7 +101,7 @@ async fn rule_in_excluded_namespace_says_it_holds_nothing() {
         "{summary}"
     );
     assert_eq!(diagnosis["rules"][0]["verdict"], "notApplying");
-    // Back among the enforced ones: the condition follows the label.
+    // The namespace is no longer excluded, and the condition changes with the label.
     label_namespace(&scope, json!({ (keys::NAMESPACE_EXCLUDED): null })).await;
     until(&scope, "Enforced", "True", "Enforced").await;
 }
@@ -129,7 +129,7 @@ async fn rule_over_unmanaged_pods_warns_and_reports_it() {
     until(&scope, "Enforced", "True", "Enforced").await;
     until(&scope, "Matched", "False", "NoManagedPods").await;
     shows_no_limit(bed, &scope).await;
-    // With the label the Pod is held, and the condition follows.
+    // With the label the rule holds the Pod, and the condition changes.
     scope
         .label("web-0", json!({ (keys::CONTROL): keys::CONTROL_VALUE }))
         .await
@@ -153,7 +153,7 @@ async fn rule_made_before_its_pods_is_enforced_and_unmatched() {
     shows_no_limit(bed, &scope).await;
     running(&scope, "web-0", json!({ "app": "web" })).await;
     until(&scope, "Matched", "True", "PodsMatched").await;
-    // A limit on Pods without an owner holds little.
+    // A limit on Pods without an owner holds only few of them.
     until(&scope, "ExpectedKnown", "False", "ExpectedUnknown").await;
     let mut by_count = budget(json!({ "matchLabels": { "app": "web" } }));
     by_count["rules"][0]["name"] = json!("renamed");
@@ -335,7 +335,7 @@ async fn recreate_rollout_is_told_before_and_while_it_stands_still() {
         "{table:?}"
     );
 
-    // The way out ends the rollout, and the condition.
+    // The remedy ends the stuck rollout, and the condition reports its end.
     let mut relaxed = spec;
     relaxed["rules"][0]["availablePolicy"]["maxUnavailableValue"] = json!("100%");
     let output = apply(bed, &scope, &relaxed).await;
@@ -431,12 +431,12 @@ async fn briefly_unready_pod_is_reported_as_held() {
         reason.contains("until about") && reason.contains("after that it may go"),
         "{reason}"
     );
-    // What it says is so.
+    // The statement of the output is true.
     let refused = testbed::scope::refusal(scope.evict(&pods[0]).await);
     assert_eq!(refused.code, 429, "{refused:?}");
 }
 
-/// The commands of `docs/server-down.md`, tried with every replica dead.
+/// Runs the commands of `docs/server-down.md` while every replica is dead.
 #[tokio::test]
 async fn why_reports_dead_server_and_documented_recovery_works() {
     let bed = Bed::own().await;

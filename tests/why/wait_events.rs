@@ -1,4 +1,4 @@
-//! Events about long waits, by a server for which a second is long.
+//! Events about long waits, by a server with a threshold of one second.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
@@ -6,7 +6,7 @@ use serde_json::json;
 use testbed::{Bed, Scope, wait};
 use tokio::sync::OnceCell;
 
-/// The bed of all tests here: waits are long after a second.
+/// The bed of all tests in this file: waits count as long after a second.
 pub async fn bed() -> &'static Bed {
     static BED: OnceCell<Bed> = OnceCell::const_new();
     BED.get_or_init(|| Bed::own_serving(&["--wait-notice", "1s"]))

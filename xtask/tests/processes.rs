@@ -54,7 +54,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_plane_that_was_taken_down_leaves_no_process_and_no_file() {
+fn stopped_plane_leaves_no_process_and_no_file() {
     let name = format!("up-{}", std::process::id());
     let up = xtask(&["plane", "up", "--name", &name, "--nodes", "1"]);
     assert!(up.status.success(), "{}", text(&up.stderr));

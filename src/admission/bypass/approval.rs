@@ -19,7 +19,7 @@ pub struct Approval {
     /// Names of the rule objects that were bypassed for another reason than their budget: their label checks, their
     /// endpoints, or the lifecycle before a deletion.
     pub bypassed_checks: BTreeSet<String>,
-    /// Whether a deletion was admitted without the lifecycle that comes before it.
+    /// Whether a deletion was admitted without its lifecycle.
     pub without_lifecycle: bool,
 }
 

@@ -17,8 +17,8 @@ pub enum LifecycleBypassError {
 }
 
 impl BypassCheck<'_> {
-    /// Admits a deletion or an eviction without the lifecycle, if the user has the verb `bypass` on every rule object that
-    /// covers the Pod, or on all rule objects of the namespace if none covers it.
+    /// Admits a deletion or an eviction without the lifecycle, if the user has the verb `bypass` on every rule object
+    /// that covers the Pod, or on all rule objects of the namespace if none covers it.
     pub async fn bypass_lifecycle(
         &self,
         pod: &Arc<Pod>,
@@ -53,7 +53,7 @@ impl BypassCheck<'_> {
         covering: &BTreeSet<String>,
         bypassed_checks: &BTreeSet<String>,
     ) {
-        const HOW: &str = "without the lifecycle that comes before it";
+        const HOW: &str = "without its lifecycle";
         self.announce_bypass(pod, bypassed_checks, &format!("{HOW}, under"));
         if covering.is_empty() {
             self.announce_pod_bypass(pod, HOW);

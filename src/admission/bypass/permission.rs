@@ -46,7 +46,7 @@ impl BypassCheck<'_> {
         };
         if reason.is_empty() {
             return Err(Some(format!(
-                "its annotation {key} is empty: a bypass needs its reason there"
+                "its annotation {key} is empty: write the reason of the bypass as its value"
             )));
         }
         let user = &self.request.user_info.username;

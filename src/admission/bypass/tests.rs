@@ -107,7 +107,12 @@ async fn bypass_without_reason_sends_no_access_review() {
     let (message, reviews) = bypass_outcome(None, review(json!({"allowed": true}))).await;
     assert_eq!((message, reviews.len()), (Err(None), 0));
     let (message, reviews) = bypass_outcome(Some(" "), review(json!({"allowed": true}))).await;
-    assert!(message.unwrap_err().unwrap().contains("needs its reason"));
+    assert!(
+        message
+            .unwrap_err()
+            .unwrap()
+            .contains("write the reason of the bypass")
+    );
     assert_eq!(reviews.len(), 0);
 }
 

@@ -85,8 +85,7 @@ pub async fn dry_run_probes(
         match finding {
             DryRunFinding::Wrong(errors) => report.errors.extend(errors),
             DryRunFinding::Doubtful(reason) => {
-                let warning =
-                    "nothing can be created from it as things stand, so it was not fully checked";
+                let warning = "the API server refuses at present to create an object from it, so it was not fully checked";
                 report.add_warnings(&at, [format!("{warning}: {reason}")]);
             }
             DryRunFinding::Unknown(reason) => {

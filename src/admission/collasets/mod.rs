@@ -86,8 +86,7 @@ impl Handler for CollaSetMutator {
             value: json!(replicas),
         }));
         Verdict::allow().with_patch(patch).with_warning(format!(
-            "spec.replicas: was left out, and stays at {replicas}: without a number every Pod would be deleted; set 0 if that \
-             is meant"
+            "spec.replicas: is left out, so the stored value {replicas} is kept; set 0 to delete every Pod"
         ))
     }
 

@@ -33,8 +33,8 @@ pub fn partition_warning(old: &ReviewedCollaSet, new: &CollaSetSpec) -> Option<S
     }
     let verb = if updated == 1 { "is" } else { "are" };
     Some(format!(
-        "spec.updateStrategy.rollingUpdate.byPartition: {updated} of {replicas} Pods {verb} updated, and a partition of {partition} takes \
-         none of them back; to take all back set the annotation {}=abort",
+        "spec.updateStrategy.rollingUpdate.byPartition: {updated} of {replicas} Pods {verb} updated, and a partition \
+         of {partition} rolls none of them back; to roll all of them back, set the annotation {}=abort",
         keys::ROLLOUT
     ))
 }
@@ -72,8 +72,8 @@ mod tests {
         };
         assert_eq!(
             warning(&under_way, partition(4), "a").unwrap(),
-            "spec.updateStrategy.rollingUpdate.byPartition: 2 of 4 Pods are updated, and a partition of 4 takes none of them back; to \
-             take all back set the annotation collaset.kusionstack.io/rollout=abort"
+            "spec.updateStrategy.rollingUpdate.byPartition: 2 of 4 Pods are updated, and a partition of 4 rolls none \
+             of them back; to roll all of them back, set the annotation collaset.kusionstack.io/rollout=abort"
         );
         assert!(warning(&under_way, json!({ "partitionPercent": 75 }), "a").is_some());
         assert_eq!(

@@ -91,8 +91,8 @@ impl SpecTemplates {
             }
             if probes.len() - pod_probes == MAX_PVC_TEMPLATES {
                 let problem = format!(
-                    "more than {MAX_PVC_TEMPLATES} different entries are new or changed, and no more are tried at a time: change \
-                     them in several steps"
+                    "more than {MAX_PVC_TEMPLATES} different entries are new or changed, and one request may try no \
+                     more: change them in several steps"
                 );
                 let error = FieldError::missing_field("spec.volumeClaimTemplates", problem);
                 return (probes, Some(error));
@@ -162,8 +162,8 @@ pub fn classify_refusal(status: &Status, at: &str) -> DryRunFinding {
         return doubtful();
     }
     match status.code {
-        // A webhook that Pods or PVCs need does not answer. The template must stay changeable meanwhile, above all to
-        // roll back.
+        // A webhook that Pods or PVCs need does not answer. Until then users must be able to change the template, above
+        // all to roll back.
         500 if message.contains("failed calling webhook") => doubtful(),
         422 => {
             let causes = status.details.iter().flat_map(|d| &d.causes);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn possible_success_is_doubtful_and_failed_call_is_unknown() {
+    fn refusal_that_may_end_is_doubtful_failed_call_unknown() {
         for (code, message) in [
             (403, "pods \"x\" is forbidden: exceeded quota: q"),
             (404, "namespaces \"x\" not found"),

@@ -241,7 +241,8 @@ async fn answers_of_the_api_server_become_verdicts() {
     assert_eq!(
         verdict.warnings(),
         [format!(
-            "spec.template: nothing can be created from it as things stand, so it was not fully checked: {quota}"
+            "spec.template: the API server refuses at present to create an object from it, so it was not fully \
+             checked: {quota}"
         )]
     );
 
@@ -470,7 +471,10 @@ async fn omitted_replicas_keep_stored_value() {
     let patch = serde_json::to_value(verdict.patch().unwrap()).unwrap();
     let kept = json!({ "op": "add", "path": "/spec/replicas", "value": 3 });
     assert!(patch.as_array().unwrap().contains(&kept), "{patch}");
-    assert!(verdict.warnings()[0].starts_with("spec.replicas: was left out, and stays at 3"));
+    assert!(
+        verdict.warnings()[0]
+            .starts_with("spec.replicas: is left out, so the stored value 3 is kept")
+    );
     for request in [
         update(absent.clone(), absent.clone()),
         update(json!({}), json!({ "replicas": 0 })),
@@ -554,7 +558,7 @@ async fn creation_warns_of_former_pvcs_with_other_template() {
             version: 1,
             controller: String::new(),
         };
-        api_server.context.objects.claims.apply(key, Some(pvc));
+        api_server.context.objects.pvcs.apply(key, Some(pvc));
     };
     cache_pvc("web-data-x7b2k", &template("1Gi"));
     cache_pvc("other-data-x7b2k", &template("1Gi"));

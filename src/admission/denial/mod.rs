@@ -44,8 +44,18 @@ pub fn audit_reason(why: &DenyReason) -> &'static str {
 
 /// The message for a denial. `now` is the time to which ages in the message refer.
 pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
-    let rule = messages::qualified_rule_name(&denied.object, &denied.rule);
+    let rule = match denied.object.as_str() {
+        "" => "a PodTransitionRule of its namespace".to_owned(),
+        object => messages::qualified_rule_name(object, &denied.rule),
+    };
     match &denied.why {
+        DenyReason::Behind if denied.object.is_empty() => format!(
+            "Pod {pod} is held: it is not known which rules hold it, because this replica has not yet read all \
+             PodTransitionRules and the objects that they depend on; try again in a moment"
+        ),
+        DenyReason::Unreachable(why) if denied.object.is_empty() => format!(
+            "Pod {pod} is held: it is not known whether a rule holds it ({why}); try again in a moment"
+        ),
         DenyReason::Full {
             used,
             limit,
@@ -64,8 +74,9 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
             desired,
             expected,
         } => format!(
-            "Pod {pod} is held by {rule}: it is not available itself, and may go (unhealthyPodPolicy IfHealthyBudget) only \
-             while at least {desired} of {expected} Pods are available, which {available} are; try again when more are"
+            "Pod {pod} is held by {rule}: it is not available, and unhealthyPodPolicy IfHealthyBudget lets it go only \
+             while at least {desired} of {expected} Pods are available; {available} are available now; try again when \
+             more Pods are available"
         ),
         DenyReason::Broken(why) => {
             format!("Pod {pod} is held by {rule}, which can't be evaluated: {why}")
@@ -79,7 +90,7 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
             "Pod {pod} is held: {rule} has just been changed or deleted, and others may hold the Pod now; try again in a moment"
         ),
         DenyReason::Unconfirmed => format!(
-            "Pod {pod} is held: it is not stored as the request to the server shows it; try again in a moment"
+            "Pod {pod} is held: the stored Pod differs from the Pod in the request; try again in a moment"
         ),
         DenyReason::Unreachable(why) => {
             format!(
@@ -87,24 +98,25 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
             )
         }
         DenyReason::UnknownOwner(what) => format!(
-            "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {what}"
+            "Pod {pod} is held by {rule}: it is not known how many Pods there should be, because {what}"
         ),
         DenyReason::Unset { owner, field } => format!(
-            "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {owner} does not set {field}; \
-             set {field} of {owner}"
+            "Pod {pod} is held by {rule}: it is not known how many Pods there should be, because {owner} does not set \
+             {field}; set {field} of {owner}"
         ),
         DenyReason::UnderWay => format!(
-            "Pod {pod} is held by {rule}: an earlier change of this Pod has yet to take effect (containers that restart, \
-             or another controller); try again when it has and the Pod is available, or delete the Pod"
+            "Pod {pod} is held by {rule}: an earlier change of this Pod has not taken effect yet (containers that \
+             restart, or another controller); try again when the change has taken effect and the Pod is available, or \
+             delete the Pod"
         ),
         DenyReason::Closing { until } => format!(
-            "Pod {pod} is held by {rule}: an earlier request for the same operation on this Pod was admitted and had no \
-             effect; its place in the budget is given back in about {}, try again then",
+            "Pod {pod} is held by {rule}: an earlier request for the same operation on this Pod was admitted and had \
+             no effect; its claim is released in about {}; try again then",
             messages::format_ago(now, *until)
         ),
         DenyReason::Resting { left } => format!(
             "Pod {pod} is held by {rule}: earlier requests for the same operation on this Pod were admitted and had no \
-             effect, so the last place in the budget is left to others for about {}s more; find out what else refuses \
+             effect, so the rest of the budget is left to other Pods for about {}s more; find out what else refuses \
              the request",
             left.as_secs()
         ),
@@ -124,9 +136,9 @@ pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
             objects.saturating_sub(names.len())
         ),
         DenyReason::Crowded { claims } => format!(
-            "Pod {pod} is held by {rule}: {claims} admitted operations have yet to take effect, and the status of the \
-             PodTransitionRule has no room for more; try again when some have, or split the object into several with \
-             fewer Pods each"
+            "Pod {pod} is held by {rule}: {claims} admitted operations have not taken effect yet, and the status of \
+             the PodTransitionRule has no room for more; try again when some of them have taken effect, or split the \
+             object into several with fewer Pods each"
         ),
     }
 }
@@ -170,16 +182,16 @@ fn describe_remedy(
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// Why a write that leaves the Pod running takes a place in the budget; `None` for other operations.
+/// Why a write that leaves the Pod running needs a claim; `None` for other operations.
 pub fn explain_held_write(operation: ClaimOperation) -> Option<&'static str> {
     match operation {
         ClaimOperation::Leave => Some(
-            "after this change of its labels the rule would neither count nor hold the Pod, so the change takes a place in the \
-             budget as a deletion does",
+            "after this change of its labels the rule would neither count nor hold the Pod, so the change needs a \
+             claim, as a deletion does",
         ),
         ClaimOperation::Deadline => Some(
-            "the kubelet ends the Pod when spec.activeDeadlineSeconds is over, so to set or lower it takes a place in the \
-             budget as a deletion does",
+            "the kubelet ends the Pod when spec.activeDeadlineSeconds is over, so setting or lowering it needs a \
+             claim, as a deletion does",
         ),
         _ => None,
     }

@@ -52,8 +52,8 @@ fn denial_names_pod_waiting_for_deadline_and_remedy() {
     let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
     assert!(
         text.ends_with(
-            "; Pod web-1 keeps its place until its spec.activeDeadlineSeconds ends it, which nobody can raise or remove: \
-             to free the place earlier, delete Pod web-1, whose deletion needs no further place"
+            "; Pod web-1 keeps its claim until its spec.activeDeadlineSeconds ends it, which nobody can raise or \
+             remove: to end the claim earlier, delete Pod web-1; its deletion needs no further claim"
         ),
         "{text}"
     );
@@ -100,12 +100,12 @@ fn held_by_change(deferred: bool, others: usize) -> String {
 #[test]
 fn denial_names_available_pod_awaiting_restart_and_remedy() {
     let text = held_by_change(true, 0);
-    let end = "(used by w0); Pod w0 keeps its place until the kubelet makes its deferred resize, or until the resize is \
-               changed back; try again then, or raise the limit";
+    let end = "(used by w0); Pod w0 keeps its claim until the kubelet makes its deferred resize, or until the resize \
+        is changed back; try again then, or raise the limit";
     assert!(text.ends_with(end), "{text}");
     let text = held_by_change(false, 1);
-    let end = "try again when one of them is available, or raise the limit; Pod w0 keeps its place until its in-place \
-               change has restarted it, which is yet to come";
+    let end = "try again when one of them is available, or raise the limit; Pod w0 keeps its claim until its in-place \
+        change has restarted it";
     assert!(text.ends_with(end), "{text}");
 }
 
@@ -142,7 +142,7 @@ fn denial_of_write_to_running_pod_gives_reason() {
 }
 
 #[test]
-fn an_unavailable_pod_is_told_how_many_others_must_serve() {
+fn denial_of_unavailable_pod_names_required_count() {
     let why = DenyReason::Unhealthy {
         available: 6,
         desired: 7,
@@ -150,14 +150,14 @@ fn an_unavailable_pod_is_told_how_many_others_must_serve() {
     };
     assert_eq!(
         describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH),
-        "Pod web-3 is held by rule availability of PodTransitionRule web: it is not available itself, and may go \
-         (unhealthyPodPolicy IfHealthyBudget) only while at least 7 of 10 Pods are available, which 6 are; try again \
-         when more are"
+        "Pod web-3 is held by rule availability of PodTransitionRule web: it is not available, and unhealthyPodPolicy \
+         IfHealthyBudget lets it go only while at least 7 of 10 Pods are available; 6 are available now; try again \
+         when more Pods are available"
     );
 }
 
 #[test]
-fn a_limit_of_zero_says_that_waiting_will_not_help() {
+fn limit_of_zero_names_remedy_without_retry() {
     let why = DenyReason::Full {
         used: 0,
         limit: 0,
@@ -173,7 +173,7 @@ fn a_limit_of_zero_says_that_waiting_will_not_help() {
 }
 
 #[test]
-fn minimum_above_what_is_wanted_says_what_would_help() {
+fn minimum_above_replicas_names_remedy() {
     let why = DenyReason::Full {
         used: 0,
         limit: 0,
@@ -194,17 +194,17 @@ fn minimum_above_what_is_wanted_says_what_would_help() {
 }
 
 #[test]
-fn a_second_in_place_change_says_what_it_waits_for() {
+fn denial_of_second_in_place_change_names_first() {
     assert_eq!(
         describe_denial("p", &denied(DenyReason::UnderWay), Timestamp::UNIX_EPOCH),
-        "Pod p is held by rule availability of PodTransitionRule web: an earlier change of this Pod has yet to take \
-         effect (containers that restart, or another controller); try again when it has and the Pod is available, or \
-         delete the Pod"
+        "Pod p is held by rule availability of PodTransitionRule web: an earlier change of this Pod has not taken \
+         effect yet (containers that restart, or another controller); try again when the change has taken effect and \
+         the Pod is available, or delete the Pod"
     );
 }
 
 #[test]
-fn closing_claim_says_when_its_place_is_free() {
+fn denial_by_closing_claim_names_its_release_time() {
     let until = "1970-01-01T00:00:40Z".parse().unwrap();
     assert_eq!(
         describe_denial(
@@ -213,7 +213,7 @@ fn closing_claim_says_when_its_place_is_free() {
             Timestamp::UNIX_EPOCH
         ),
         "Pod p is held by rule availability of PodTransitionRule web: an earlier request for the same operation on \
-         this Pod was admitted and had no effect; its place in the budget is given back in about 40s, try again then"
+         this Pod was admitted and had no effect; its claim is released in about 40s; try again then"
     );
 }
 
@@ -224,7 +224,7 @@ fn denial_names_unreadable_owner_cause_and_remedy() {
     assert_eq!(
         describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
         "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
-         for Rollout web can't be read: HTTP 405 at /apis; mend it"
+         because Rollout web can't be read: HTTP 405 at /apis; mend it"
     );
 }
 
@@ -237,13 +237,44 @@ fn owner_without_a_number_says_which_field_to_set() {
     assert_eq!(
         describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
         "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
-         for Rollout web does not set spec.replicas; set spec.replicas of Rollout web"
+         because Rollout web does not set spec.replicas; set spec.replicas of Rollout web"
     );
 }
 
 #[test]
+fn denial_without_rule_says_what_is_not_known() {
+    let text = |why| describe_denial("p", &Denied::without_rule(why), Timestamp::UNIX_EPOCH);
+    assert_eq!(
+        text(DenyReason::Behind),
+        "Pod p is held: it is not known which rules hold it, because this replica has not yet read all \
+         PodTransitionRules and the objects that they depend on; try again in a moment"
+    );
+    assert_eq!(
+        text(DenyReason::Unreachable(
+            "the rules could not be read in time".into()
+        )),
+        "Pod p is held: it is not known whether a rule holds it (the rules could not be read in time); try again in a \
+         moment"
+    );
+    for why in every_reason() {
+        let text = text(why);
+        assert!(!text.contains("(unknown)") && !text.contains("PodTransitionRule :"));
+    }
+}
+
+#[test]
 fn every_held_operation_is_denied_with_429() {
-    for why in [
+    for why in every_reason() {
+        let reason = audit_reason(&why);
+        assert!(denial_counts::DENIAL_REASONS.contains(&reason), "{reason}");
+        let verdict = denied_to_verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
+        assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
+    }
+}
+
+/// A denial for each reason that needs no more than a text.
+fn every_reason() -> Vec<DenyReason> {
+    vec![
         DenyReason::Behind,
         DenyReason::Changed,
         DenyReason::Unconfirmed,
@@ -265,10 +296,5 @@ fn every_held_operation_is_denied_with_429() {
         DenyReason::Broken("x".into()),
         DenyReason::Unusable("x".into()),
         DenyReason::Unreachable("x".into()),
-    ] {
-        let reason = audit_reason(&why);
-        assert!(denial_counts::DENIAL_REASONS.contains(&reason), "{reason}");
-        let verdict = denied_to_verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
-        assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
-    }
+    ]
 }

@@ -65,7 +65,8 @@ impl Handler for PvcCollectionValidator {
             };
             if let Some(reason) = set.and_then(|set| retention_reason(&pvc, &set)) {
                 let message = format!(
-                    "PersistentVolumeClaim {} stays: {reason} of CollaSet {}, which takes its owner reference off",
+                    "PersistentVolumeClaim {} stays: CollaSet {} {reason}, and its controller removes the owner \
+                     reference",
                     request.name, owner.name
                 );
                 return Verdict::deny(403, "Forbidden", message);
@@ -102,12 +103,12 @@ fn retention_reason(pvc: &PodMetadata, set: &OwnerCollaSet) -> Option<&'static s
     let policy = "/scaleStrategy/persistentVolumeClaimRetentionPolicy/whenDeleted";
     let kept_for = pvc.labels.get(keys::KEPT_FOR);
     if set.metadata.deletion_timestamp.is_none() || orphans_its_pods(&set.metadata) {
-        Some("it is")
+        Some("keeps its PVCs")
     } else if set.spec.pointer(policy) == Some(&Value::from("Retain")) {
-        Some("by whenDeleted Retain it outlasts the deletion")
+        Some("keeps it by whenDeleted Retain")
     } else {
         let is_kept = kept_for.is_some() && kept_for == set.metadata.uid.as_ref();
-        is_kept.then_some("by its label kept-for it outlasts the deletion")
+        is_kept.then_some("keeps it by the label kept-for")
     }
 }
 

@@ -47,8 +47,8 @@ pub fn refuse_entering(
     refuse_entry_into(context, request, old, new, &entered)
 }
 
-/// The same as [`refuse_entering`], by the review alone. The rules are unknown, so any change of labels may bring the Pod
-/// under a rule.
+/// The same as [`refuse_entering`], by the review alone. The rules are unknown, so any change of labels may bring the
+/// Pod under a rule.
 pub fn refuse_entry_by_review(
     context: &AdmissionContext,
     request: &Request,
@@ -75,7 +75,7 @@ fn refuse_entry_into(
         outstanding_change(old, request.old_object.as_deref(), (context.earliest)())?
     };
     let name = &new.metadata.name;
-    let text = format!("Pod {name} can't come under {entered} now: {why}");
+    let text = format!("Pod {name} can't be put under {entered} now: {why}");
     Some(Verdict::deny(code, reason, text).with_audit("held", "enters-changed"))
 }
 
@@ -98,11 +98,11 @@ fn outstanding_change(
     let resizes =
         !inplace::unfinished_resizes(old).is_empty() || inplace::is_resize_unobservable(old);
     let why = if !old.is_spec_observed() {
-        "the kubelet has yet to see the last change of its spec"
+        "the kubelet has not seen the last change of its spec yet"
     } else if resizes {
-        "the kubelet has yet to make a resize that restarts a container"
+        "the kubelet has not made a resize yet that restarts a container"
     } else if !is_settled(raw, now) {
-        "its spec was changed a moment ago, and a container may be yet to restart"
+        "its spec was changed a moment ago, and a container may still have to restart"
     } else {
         return None;
     };

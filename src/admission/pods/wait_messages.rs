@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn few_rules_are_named_and_no_more_looked_at() {
+    fn few_waiting_rules_are_named() {
         let mut made = 0;
         let messages = describe_waits(rejections(6400).inspect(|_| made += 1));
         assert_eq!((made, messages.len()), (MAX_NAMED + 1, MAX_NAMED + 1));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_named_where_they_fit() {
+    fn all_waiting_rules_are_named_if_they_fit() {
         let messages = describe_waits(rejections(MAX_NAMED));
         assert_eq!(messages.len(), MAX_NAMED);
         assert!(messages[0].starts_with("waiting for rule r0 of PodTransitionRule web: no"));

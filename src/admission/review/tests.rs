@@ -326,7 +326,7 @@ fn names_may_be_left_out_of_request_and_objects() {
 }
 
 #[test]
-fn user_from_unverified_caller_is_marked_as_claimed() {
+fn user_from_unverified_caller_is_marked_unverified() {
     let mut request = parse(&review()).unwrap();
     assert_eq!(
         request.user(),

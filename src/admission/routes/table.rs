@@ -297,7 +297,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[Condition::NotTerminating, Condition::LabelsChanged],
     },
-    // A rule that cannot be evaluated would hold its Pods for ever, so it must be denied before it is stored.
+    // A rule that cannot be evaluated would hold its Pods forever, so it must be denied before it is stored.
     Webhook {
         name: "podtransitionrule.validate.apps.kusionstack.io",
         route: Route::ValidatePodTransitionRules,
@@ -339,7 +339,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[Condition::SpecChanged],
     },
-    // Protects Pods that would wait for their volume for ever. No guarantee depends on it, so a server that is down
+    // Protects Pods that would wait for their volume forever. No guarantee depends on it, so a server that is down
     // blocks no deletion. Bound PVCs, which are nearly all, are never sent, and the deletion of a namespace is not
     // held.
     Webhook {

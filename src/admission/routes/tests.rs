@@ -50,7 +50,7 @@ fn paths(configuration: impl serde::Serialize) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_route_is_in_exactly_one_configuration_and_nothing_else_is() {
+fn configurations_have_exactly_one_entry_per_route() {
     let (mutating, validating) = webhook_configurations(&settings());
     let (mutating, validating) = (paths(mutating), paths(validating));
     assert!(mutating.is_disjoint(&validating));
@@ -131,7 +131,7 @@ fn pod_creation_succeeds_while_server_is_down() {
 }
 
 #[test]
-fn whatever_may_write_or_asks_in_turn_has_the_longer_timeout() {
+fn webhooks_that_write_or_call_others_have_longer_timeout() {
     for w in WEBHOOKS {
         let asks = [Route::MutateCollaSets, Route::ValidateCollaSets].contains(&w.route);
         assert_eq!(
@@ -632,7 +632,7 @@ fn the_namespace_controller_is_never_held() {
 }
 
 #[test]
-fn only_claims_that_are_pending_are_sent() {
+fn only_deletions_of_pending_pvcs_are_sent() {
     let claim = |phase: &str| json!({"metadata": {}, "status": {"phase": phase}});
     assert!(holds(Condition::Pending, &Json::Null, &claim("Pending")));
     assert!(!holds(Condition::Pending, &Json::Null, &claim("Bound")));
@@ -694,7 +694,7 @@ fn only_orphaning_collaset_deletions_are_sent() {
 }
 
 #[test]
-fn only_collected_claims_of_collasets_are_sent() {
+fn only_pvc_deletions_by_garbage_collector_are_sent() {
     let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
     let user = Condition::ByGarbageCollector;
     for (name, asked) in [

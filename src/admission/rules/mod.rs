@@ -220,15 +220,15 @@ impl RuleValidator {
         let newly = ignore_policy::new_ignore_rules(old.as_ref(), &object);
         all.extend(newly.map(|(index, _)| {
             format!(
-                "spec.rules[{index}].webhook.failurePolicy: Ignore lets Pods pass while the endpoint fails. Kuperator, which writes it \
-                 into every rule, keeps them waiting: set Fail for that"
+                "spec.rules[{index}].webhook.failurePolicy: Ignore lets Pods pass while the endpoint fails. Kuperator \
+                 writes Ignore into every rule and still lets these Pods wait: set Fail if they must wait"
             )
         }));
         all
     }
 }
 
-/// Warnings about Pods and owners that the rules hold for ever at this moment, by the cache.
+/// Warnings about Pods and owners that the rules hold forever at this moment, by the cache.
 fn permanent_hold_warnings(state: &IndexState, rules: &RuleSet) -> Vec<String> {
     let expected = state.count_expected(rules);
     let desired = rules

@@ -46,7 +46,7 @@ async fn ignored(object: &Value, old: Option<Value>) -> Value {
 }
 
 #[tokio::test]
-async fn ignore_is_noted_where_it_is_written() {
+async fn failure_policy_ignore_is_recorded_in_annotation() {
     let object = |policy: &str, annotations: Value| {
         let webhook = json!({ "failurePolicy": policy, "clientConfig": { "url": "http://a" } });
         let rules = json!([{ "name": "ask", "webhook": webhook }]);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_shapes_are_left_alone() {
+    fn malformed_fields_are_left_unchanged() {
         for object in [
             json!(null),
             json!({}),

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn urls() {
+    fn urls_are_validated() {
         for good in [
             "http://a",
             "https://a.example:8443/x?y=z",
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn bundles() {
+    fn ca_bundles_are_validated() {
         let pem = rcgen::generate_simple_self_signed(["a".to_owned()])
             .unwrap()
             .cert

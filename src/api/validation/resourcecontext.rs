@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_entries_are_named() {
+    fn invalid_entries_are_refused_with_field() {
         assert_eq!(
             errors(json!([
                 { "id": -1, "data": { "Owner": "a" } },

@@ -128,7 +128,7 @@ fn is_at(kind: WatchedKind, object: &Value, path: &str) -> bool {
 }
 
 fn not_found_response() -> (http::StatusCode, Value) {
-    let message = "the files do not hold it";
+    let message = "the files do not contain it";
     error_response(http::StatusCode::NOT_FOUND, "NotFound", message)
 }
 

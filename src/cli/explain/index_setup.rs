@@ -58,7 +58,7 @@ fn missing_owners(objects: &InputObjects, pods: &[Pod]) -> Vec<String> {
             let (kind, name) = (&owner.kind, &owner.name);
             match WatchedKind::from_owner(owner) {
                 Some(_) => format!(
-                    "{kind} {name} is not in the files: its Pods count for themselves, and missing ones do not; add it to \
+                    "{kind} {name} is not in the files: only its Pods in the files count as expected; add it to \
                      --pods"
                 ),
                 None => format!(

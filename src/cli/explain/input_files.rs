@@ -196,7 +196,7 @@ impl InputObjects {
             {
                 Some(kind) => self.workloads.push((kind, value)),
                 None => self.notes.push(format!(
-                    "{location}: {kind} {name} is of no concern, and left out"
+                    "{location}: {kind} {name} is left out, because the decision does not depend on this kind"
                 )),
             },
         }

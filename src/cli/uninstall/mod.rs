@@ -34,7 +34,7 @@ pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
         .await
         .unwrap_or_else(|e| {
             vec![format!(
-                "what stays behind unready could not be checked: {e:#}"
+                "could not check which Pods and templates keep the readiness gate of the lifecycle: {e:#}"
             )]
         });
     for warning in warnings {

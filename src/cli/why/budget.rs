@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_full_when_nothing_is_left() {
+    fn bar_is_full_if_budget_is_used_up() {
         for (used, limit, text) in [
             (0, 10, "[..........]"),
             (1, 100, "[#.........]"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_that_holds_none_of_its_pods_is_told() {
+    fn limit_without_matching_pods_is_reported() {
         let row = BudgetRow {
             namespace: "shop".into(),
             name: "web".into(),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_aligned_and_says_what_is_wrong() {
+    fn table_is_aligned_and_contains_problems() {
         let row = BudgetRow {
             namespace: "shop".into(),
             name: "web".into(),

@@ -64,7 +64,7 @@ impl Index {
     }
 
     /// Stores that an owner was read live, or is known to be gone. If the reading rests on references and a new
-    /// reference has arrived meanwhile, changes nothing and returns false.
+    /// reference has arrived since, changes nothing and returns false.
     pub fn set_live_reading(
         &self,
         namespace: &str,

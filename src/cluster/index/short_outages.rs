@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_known_counts_for_nothing_while_no_watch_tells() {
+    async fn untrusted_watch_counts_every_outage_as_brief() {
         let down = unlabelled(false);
         let index = index_after_versions([pod(true, json!({})), down.clone()]);
         tokio::time::advance(BRIEFLY_DOWN).await;

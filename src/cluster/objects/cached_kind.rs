@@ -92,7 +92,7 @@ impl<'de> Deserialize<'de> for CollaSetObject {
         let set = serde_json::from_str(raw.get());
         let set = set.inspect_err(|e| {
             let (namespace, set) = (&metadata.namespace, &metadata.name);
-            warn!(%namespace, %set, error = %e, "a CollaSet can't be read; nothing is done for it");
+            warn!(%namespace, %set, error = %e, "a CollaSet can't be read; the controller does nothing for it until the CollaSet is corrected");
         });
         Ok(CollaSetObject {
             budget,
@@ -207,7 +207,7 @@ impl CachedKind for PvcObject {
     const KIND: WatchedKind = WatchedKind::PersistentVolumeClaim;
 
     fn object_cache(objects: &ObjectCaches) -> &ObjectCache<Pvc> {
-        &objects.claims
+        &objects.pvcs
     }
 
     fn metadata(&self) -> &PodMetadata {

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signs_that_go_escapes_are_escaped() {
+    fn characters_that_go_escapes_are_escaped() {
         let body = json!({ "a<b": ["x && y", "\u{2028}\u{2029}\\u0026 ü"] });
         let written = escape_html_like_go(&body.to_string());
         assert!(!written.iter().any(|byte| b"<>&".contains(byte)));

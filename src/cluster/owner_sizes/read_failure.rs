@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn trying_again_is_said_only_where_it_may_help() {
+    fn retry_is_advised_only_if_it_may_help() {
         let all = [
             Remedy::Retry,
             Remedy::Role,

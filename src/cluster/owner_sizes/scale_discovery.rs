@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kind_with_and_without_scale() {
+    fn kinds_with_scale_are_discovered() {
         let list = json!({ "kind": "APIResourceList", "resources": [
             { "name": "rollouts", "kind": "Rollout", "namespaced": true, "verbs": ["get"] },
             { "name": "rollouts/status", "kind": "Rollout", "namespaced": true },

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_ask_at_the_same_time_share_one_read() {
+    async fn concurrent_callers_share_one_read() {
         let (shared, reads) = (SingleFlightCache::<&str, u32>::default(), AtomicU32::new(0));
         let ask = || {
             shared.get_or_read(
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn next_one_reads_when_the_reader_gives_up() {
+    async fn next_caller_reads_after_reader_gave_up() {
         let shared = SingleFlightCache::<&str, u32>::default();
         let age = |_: &u32| Duration::from_secs(1);
         let stuck = shared.get_or_read(&"a", age, std::future::pending);

@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn rollouts_that_are_under_way_are_told() {
+    fn running_rollouts_are_reported() {
         let rolling = |kind, status: Value| {
             let object =
                 json!({ "metadata": { "name": "a" }, "spec": { "replicas": 3 }, "status": status });

@@ -97,7 +97,7 @@ impl RuleStore {
         self.failures
             .retain(|key| self.cached_snapshot(key).is_some());
         if self.failures.record_failure(key, Instant::now()) && !why.is_empty() {
-            warn!(namespace = %key.namespace, rule = %key.name, why, "a ledger could not be written");
+            warn!(namespace = %key.namespace, rule = %key.name, why, "a ledger could not be written; requests that need a claim are denied until a write succeeds");
         }
     }
 
@@ -222,7 +222,7 @@ impl RuleStore {
             }
             _ => NOT_SERVED.to_owned(),
         };
-        warn!(namespace = %key.namespace, rule = %key.name, why, "a rule is not found, and not known to be gone");
+        warn!(namespace = %key.namespace, rule = %key.name, why, "the API server did not find a rule, which may still exist; requests that need a claim are denied");
         WriteError::Unreachable(why)
     }
 

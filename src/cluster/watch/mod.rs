@@ -165,8 +165,16 @@ pub async fn run_watch<T, S>(
                 Err(e) => {
                     // All watches fail at the same time, so the first failure and a few later ones are enough.
                     match failing % LOG_EVERY {
-                        0 => warn!(path = source.path, error = error_text(&e), "list failed"),
-                        _ => debug!(path = source.path, error = error_text(&e), "list failed"),
+                        0 => warn!(
+                            path = source.path,
+                            error = error_text(&e),
+                            "list failed; trying again"
+                        ),
+                        _ => debug!(
+                            path = source.path,
+                            error = error_text(&e),
+                            "list failed; trying again"
+                        ),
                     }
                     failing += 1;
                     if is_not_served(&e) {
@@ -231,7 +239,7 @@ fn parse<T, S: WatchSink<T>>(
             path = source.path,
             uid = id,
             error = fault,
-            "an object can't be read"
+            "an object can't be read; such a Pod counts as not available, and such a rule holds its Pods"
         );
     }
     (object, Some(id))
@@ -463,11 +471,15 @@ impl<'a, S> Follower<'a, S> {
         match run_until_lost(self.sink, start).await {
             Ok(Ok(stream)) => Ok(Box::pin(stream)),
             Ok(Err(error)) => {
-                warn!(path, error = api_request::text(&error), "watch failed");
+                warn!(
+                    path,
+                    error = api_request::text(&error),
+                    "watch failed; listing again"
+                );
                 Err(ListNeeded { silent: false })
             }
             Err(_) => {
-                warn!(path, "watch timed out");
+                warn!(path, "watch timed out; listing again");
                 Err(ListNeeded { silent: true })
             }
         }
@@ -532,7 +544,7 @@ impl<'a, S> Follower<'a, S> {
                     return Err(ListNeeded { silent: is_mute });
                 }
                 Err(_) => {
-                    warn!(path = source.path, "watch fell silent");
+                    warn!(path = source.path, "watch fell silent; listing again");
                     return Err(ListNeeded { silent: true });
                 }
             };
@@ -625,7 +637,10 @@ pub(crate) fn deliver_event<T, S: WatchSink<T>>(
         .parse()
         .ok()?;
     if version < known {
-        warn!(path = source.path, version, known, "a watch went back");
+        warn!(
+            path = source.path,
+            version, known, "a watch delivered an older version than before; listing again"
+        );
         return None;
     }
     match event.kind.as_str() {

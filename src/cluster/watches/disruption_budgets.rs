@@ -25,7 +25,7 @@ impl WatchSink<DisruptionBudget> for DisruptionBudgetSink {
     fn unreadable_objects(&self) -> Option<&UnreadableObjects> {
         Some(&self.0.unreadable)
     }
-    /// Keeping the known budget could refuse evictions for ever. Without it, the API server decides.
+    /// Keeping the known budget could refuse evictions forever. Without it, the API server decides.
     fn parse_unreadable(&self, raw: &str) -> Option<DisruptionBudget> {
         #[derive(Deserialize)]
         struct Named {

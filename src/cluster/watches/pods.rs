@@ -66,7 +66,7 @@ impl WatchSink<Pod> for PodSink {
     }
     /// Keeps only the metadata of the Pod, so that the Pod counts as expected but not as available. The known state
     /// must not stay, because the Pod may be off traffic since. The Pod must not be removed either: a Pod that counts
-    /// for itself would then free the place that it uses. The same holds for a Pod that is too large to be cached.
+    /// for itself would then no longer use the budget. The same holds for a Pod that is too large to be cached.
     fn parse_unreadable(&self, raw: &str) -> Option<Pod> {
         #[derive(Deserialize)]
         struct Bare {

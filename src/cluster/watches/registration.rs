@@ -66,10 +66,10 @@ impl ConfigurationSink {
             match self.caches.registration.take_change() {
                 Some(RegistrationChange::Lacking(gap)) => warn!(
                     gap,
-                    "the API server does not send all that the rules hold; {CONFIGURATION_REMEDY}"
+                    "the API server does not send all requests that the rules hold; {CONFIGURATION_REMEDY}"
                 ),
                 Some(RegistrationChange::Complete) => {
-                    info!("the API server sends all that the rules hold again")
+                    info!("the API server sends all requests that the rules hold again")
                 }
                 None => {}
             }

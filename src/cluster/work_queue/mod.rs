@@ -236,7 +236,7 @@ impl<K: QueueKey> WorkQueue<K> {
                         Err(_) => &turns.panic,
                     });
                     let outcome = ended.unwrap_or_else(|_| {
-                        error!(?key, "a reconciler panicked");
+                        error!(?key, "a reconciler panicked; the key will be tried again");
                         ReconcileOutcome::Retry
                     });
                     queue.finish_key(key, outcome, begun.elapsed());
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_several_later_times_only_the_earliest_counts() {
+    async fn earliest_of_several_requeue_times_counts() {
         let queue = WorkQueue::new(&Arc::default());
         for seconds in [20, 10, 10, 30] {
             queue.add_after("a", Duration::from_secs(seconds));

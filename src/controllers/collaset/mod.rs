@@ -90,7 +90,7 @@ impl CollaSetController {
         let term_start_version = match self.term_start_version(&name.0).await {
             Ok(version) => version,
             Err(error) => {
-                warn!(%error, "it is not known what a former leader has written; nothing is planned before");
+                warn!(%error, "the writes of a former leader are not known yet; planning waits until they are");
                 return ReconcileOutcome::Retry;
             }
         };

@@ -117,8 +117,8 @@ fn collect_revisions(
 
 /// The PVCs that the set controls, and the PVCs without a controller that no other existing set keeps.
 fn collect_pvcs(objects: &ObjectCaches, namespace: &str, uid: &str) -> Vec<Arc<Pvc>> {
-    let mut pvcs = objects.claims.controlled_by(namespace, uid);
-    let uncontrolled = objects.claims.controlled_by(namespace, "").into_iter();
+    let mut pvcs = objects.pvcs.controlled_by(namespace, uid);
+    let uncontrolled = objects.pvcs.controlled_by(namespace, "").into_iter();
     let is_kept_by_other = |pvc: &Arc<Pvc>| {
         let kept_for = pvc.labels.get(keys::KEPT_FOR);
         kept_for.is_some_and(|other| other != uid && is_set_present(objects, namespace, other))
@@ -168,7 +168,7 @@ async fn wait_for_pod_cache(
     let result = tokio::time::timeout(CATCH_UP_TIMEOUT, caught_up).await;
     result.map_err(|_| {
         let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
-        warn!(?namespace, set = ?name, "the Pod cache trails, or its watch is silent; nothing is planned from it");
+        warn!(?namespace, set = ?name, "the Pod cache is behind, or its watch is silent; planning waits until the cache is current");
         ReconcileOutcome::Retry
     })
 }

@@ -43,8 +43,8 @@ impl RequestError {
     /// write forever.
     pub fn not_as_written(description: &str) -> RequestError {
         RequestError::Refused(format!(
-            "{description}: it is not as it was written; see which mutating webhook or MutatingAdmissionPolicy changes its labels, \
-             annotations, owners or finalizers"
+            "{description}: the API server stored another object than the one that was written; find the mutating \
+             webhook or MutatingAdmissionPolicy that changes its labels, annotations, owners or finalizers"
         ))
     }
 
@@ -52,9 +52,9 @@ impl RequestError {
     /// object: it may belong to somebody else by now.
     pub fn not_as_created(description: &str) -> RequestError {
         match RequestError::not_as_written(description) {
-            RequestError::Refused(message) => {
-                RequestError::Refused(format!("{message}; delete it then, and it is made again"))
-            }
+            RequestError::Refused(message) => RequestError::Refused(format!(
+                "{message}; then delete the object, and the controller makes it again"
+            )),
             other => other,
         }
     }
@@ -145,7 +145,7 @@ pub async fn request_with_deadline<T>(
     | RequestError::Denied(message)
     | RequestError::Refused(message) = &error
     {
-        warn!(message, "a write failed");
+        warn!(message, "a write failed; it will be tried again");
     } else {
         debug!(
             description,

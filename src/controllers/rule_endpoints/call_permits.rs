@@ -69,7 +69,7 @@ impl CallPermits {
             let next = self.0.lock().take_next_waiter();
             let Some((key, sender)) = next else { return };
             let permits = Arc::clone(self);
-            // If the receiver is gone, the permit is dropped here and thereby returned.
+            // If the receiver is gone, this drops the permit, which returns it.
             drop(sender.send(CallPermit { permits, key }));
         }
     }

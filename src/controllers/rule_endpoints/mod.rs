@@ -413,7 +413,7 @@ impl RuleEndpoints {
 
     fn warn_endpoint_failed(&self, call: &EndpointCall, error: &str) {
         let (namespace, object, rule) = (&call.key.namespace, &call.key.name, &call.rule.id);
-        warn!(%namespace, %object, %rule, why = error, "the endpoint of a rule failed");
+        warn!(%namespace, %object, %rule, why = error, "a call to the endpoint of a rule failed; it will be repeated with growing pauses");
     }
 }
 

@@ -71,7 +71,7 @@ impl VersionChecks {
             return Some(RECHECK_DELAY);
         };
         if newest > present {
-            warn!(namespace = %key.namespace, rule = %key.name, newest, present, "a ledger names a version that no Pod has reached yet");
+            warn!(namespace = %key.namespace, rule = %key.name, newest, present, "a ledger names a version that no Pod has reached yet; the ledger is corrected to the present version");
             self.record_repair(&key.uid, newest, present);
             context.ledgers.repair_versions(key);
         }
@@ -102,7 +102,7 @@ impl VersionChecks {
 
     fn record_repair(&self, rule: &Uid, newest: u64, present: u64) {
         let repair = format!(
-            "it named resourceVersion {newest}, and the Pods of the cluster were at {present}, which it names now"
+            "it named resourceVersion {newest}, which no Pod of the cluster had reached; it names {present} now"
         );
         self.0.lock().entry(rule.clone()).or_default().repair = Some(repair);
     }

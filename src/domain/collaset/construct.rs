@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_claim_and_an_unreadable_revision_are_errors() {
+    fn missing_pvc_and_unreadable_revision_are_errors() {
         let set = set("Random");
         let none = BTreeMap::new();
         assert_eq!(

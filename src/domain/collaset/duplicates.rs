@@ -14,7 +14,7 @@ pub fn delete_duplicates(facts: &SetFacts, draft: &mut Draft) {
             draft.announce_event(
                 true,
                 "DupExIncludedTarget",
-                format!("Pod {name} has the instance ID of another Pod and is to be deleted"),
+                format!("Pod {name} has the instance ID of another Pod and will be deleted"),
             );
         }
         draft.request_deletion(pod, facts.observed.now_nanos);

@@ -68,7 +68,8 @@ pub fn include_pod(
         let message = match facts.revision_of(pod) {
             Some(_) => format!("Pod {name} is included under instance ID {id}{kept_pvcs}"),
             None => format!(
-                "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again as by an update, as soon as updateStrategy has it in scope{kept_pvcs}"
+                "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again, as in \
+                 an update, as soon as updateStrategy includes it{kept_pvcs}"
             ),
         };
         draft.announce_once_written(pod, INCLUDED, message);
@@ -209,7 +210,8 @@ fn report_outside_orphan(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
         false => "name it in podToInclude and add a replica",
     };
     let message = format!(
-        "Pod {} matches spec.selector and stays outside, since its place is not free: {remedy}, or delete it{unless_needed}",
+        "Pod {} matches spec.selector and is not adopted, because its instance ID is not free: {remedy}, or delete \
+         it{unless_needed}",
         pod.metadata.name
     );
     draft.announce_event(true, REFUSED, message);

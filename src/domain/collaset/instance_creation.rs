@@ -64,7 +64,8 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
     let set = &facts.observed.set;
     if !construct::template_matches_selector(&revision.data["spec"]["template"], &facts.selector) {
         let message = format!(
-            "the Pod of instance ID {id} is to be of revision {}, whose labels spec.selector does not match: it would be released at once; have updateStrategy update all Pods",
+            "instance ID {id} needs a Pod of revision {}, but spec.selector does not match the labels of this \
+             revision, so the Pod would be released at once; change updateStrategy so that it updates all Pods",
             revision.name
         );
         draft.report_refusal("ScaleOutFailed", message);
@@ -77,7 +78,8 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
     if !ready && facts.is_name_taken(id) {
         let name = facts.persistent_pod_name(id);
         let message = format!(
-            "Pod {name} is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels; delete it to have another made with an empty volume, the name is that of instance ID {id}"
+            "Pod {name} has the name of instance ID {id} and does not belong to this CollaSet: change its labels so \
+             that spec.selector matches it again, or delete it to get a new Pod with an empty volume"
         );
         draft.report_refusal("ScaleOutFailed", message);
         return; // if the set created PVCs for the next Pod, the returning Pod would not find its data
@@ -211,8 +213,9 @@ fn keep_mismatched_pvcs(facts: &SetFacts, draft: &mut Draft) {
             continue;
         }
         let message = format!(
-            "PVC {name} of Pod {} is of another template than the Pod's revision, by its label {key}: one of their labels was edited; it is \
-             kept: the CollaSet never deletes it; if the PVC's was edited, give it {hash} again, or the next Pod of that revision begins with an empty volume",
+            "the label {key} of PVC {name} of Pod {} names another template than the Pod's revision: one of their \
+             labels was edited. The CollaSet keeps the PVC and never deletes it. If the label of the PVC was edited, \
+             set it to {hash} again; otherwise the next Pod of that revision begins with an empty volume",
             pod.metadata.name
         );
         draft.announce_event(true, "ClaimKept", message);

@@ -230,7 +230,8 @@ fn may_leave_set(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod) -> boo
     let name = &pod.metadata.name;
     if facts.strategy.include.contains(name) {
         let message = format!(
-            "Pod {name} is to be excluded and included: neither is done; take it out of podToInclude, or take back its label {} or its name in podToExclude",
+            "the spec asks to exclude and to include Pod {name}, so neither is done; take it out of podToInclude, or \
+             remove its label {} or its name in podToExclude",
             keys::TO_EXCLUDE
         );
         draft.refused.push(("ExcludeNotAllowed", message.clone()));

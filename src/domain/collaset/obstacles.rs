@@ -15,7 +15,7 @@ pub fn describe_obstacles(facts: &SetFacts, pod: &Pod) -> Option<String> {
     if contradicts_exclusion(facts, pod) {
         let key = keys::TO_EXCLUDE;
         return Some(format!(
-            "it is to be excluded too; take its label {key} off, or its name out of podToExclude"
+            "the spec or its label asks to exclude it, too; take its label {key} off, or its name out of podToExclude"
         ));
     }
     if pod.is_terminating() || pod.is_finished() {

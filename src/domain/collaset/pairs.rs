@@ -103,7 +103,7 @@ fn follow_pair(
             }
         }
         Some(pod) if stands_in_for(pod, origin) => {
-            // An origin that is to be excluded leaves by its exclusion.
+            // If the origin is asked to be excluded, it leaves by its exclusion.
             if !facts.leaves_alive(origin) {
                 draft.request_deletion(origin, facts.observed.now_nanos);
             }
@@ -183,7 +183,7 @@ fn cancel_pair(facts: &SetFacts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) 
             // First withdraw the deletion of the origin. That withdrawal may come too late, and then both Pods would be
             // deleted.
             if !set_operations::is_leaving(origin) && !serves_alone(pod, origin) {
-                let reason = "it is the new Pod of a replacement that was taken back";
+                let reason = "it is the new Pod of a replacement that was cancelled";
                 delete_new_half(facts, draft, pod, reason);
             }
         }

@@ -25,7 +25,7 @@ pub fn fit_replicas(facts: &SetFacts, draft: &mut Draft) {
         return;
     }
     let pod_of = |id: &i64| facts.members.get(id);
-    // A Pod that is to be excluded leaves by itself, so it is neither chosen nor counted (contract Q34). Under
+    // A Pod with a request to exclude it leaves by itself, so it is neither chosen nor counted (contract Q34). Under
     // `PersistentSequence` no Pod can be excluded.
     let leaves = |id: &i64| {
         let pod = pod_of(id).or_else(|| facts.recreated_later.get(id));
@@ -103,8 +103,8 @@ fn stop_scale_in(facts: &SetFacts, draft: &mut Draft) {
 
 /// Orders instances; those to scale in come first. First come instances that the pool marks as scaled in and whose Pod
 /// is gone, then instances that `podToDelete` names, then instances whose scale-in has begun. A Pod whose scale-in has
-/// begun stays chosen, even if another Pod is lost meanwhile or deleted by a rollout, because that other Pod is created
-/// again.
+/// begun stays chosen, even if another Pod is lost or deleted by a rollout before the end, because that other Pod is
+/// created again.
 fn scale_in_order<'a>(facts: &'a SetFacts, draft: &Draft, id: i64) -> impl Ord + use<'a> {
     let pod = facts.members.get(&id);
     let strategy = &facts.strategy;

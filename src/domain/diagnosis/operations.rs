@@ -126,7 +126,7 @@ fn describe_way_back(observed: &ObservedPod, id: &str) -> String {
     };
     let prerequisite = set.filter(names_pod).map_or_else(String::new, |set| {
         let name = set.metadata.name.as_deref().unwrap_or_default();
-        format!(", after its name is out of podToDelete of CollaSet {name}")
+        format!(", after its name is removed from podToDelete of CollaSet {name}")
     });
     format!("; this brings it back on traffic instead{prerequisite}: `{command}`")
 }
@@ -207,7 +207,7 @@ fn preparing_waits(pod: &Pod) -> Vec<OperationWait> {
         .map(|finalizer| {
             let owner = expected.entries().find(|(_, f)| f == finalizer);
             let owner = owner.map_or_else(String::new, |(key, _)| format!(" of {key}"));
-            let text = format!("finalizer {finalizer}{owner}, to be taken off once traffic is off");
+            let text = format!("finalizer {finalizer}{owner}, to be removed once traffic is off");
             new_wait(WaitKind::Finalizer, finalizer, text)
         })
         .collect();
@@ -227,7 +227,8 @@ fn preparing_waits(pod: &Pod) -> Vec<OperationWait> {
         }
     }
     if waits.is_empty() {
-        let text = "the lifecycle controller, to make the next step: nothing keeps it, unless an Event of the Pod says what refuses the write";
+        let text = "the lifecycle controller, to make the next step: nothing delays it, unless an Event of the Pod \
+            says that the write was refused";
         waits.push(new_wait(WaitKind::Controller, "", text));
     }
     waits
@@ -331,7 +332,8 @@ fn completing_waits(pod: &Pod, id: &str) -> Vec<OperationWait> {
     let obstacles = service_obstacles::service_obstacles(pod, &[id]);
     let mut waits: Vec<OperationWait> = obstacles.into_iter().map(wait_from_obstacle).collect();
     if waits.is_empty() {
-        let text = "the lifecycle controller, to make the last step: nothing keeps it, unless an Event of the Pod says what refuses the write";
+        let text = "the lifecycle controller, to make the last step: nothing delays it, unless an Event of the Pod \
+            says that the write was refused";
         waits.push(new_wait(WaitKind::Controller, "", text));
     }
     waits

@@ -187,8 +187,8 @@ fn older_revision_reason(
     match rollout.partition {
         Some(0) => None,
         Some(_) if is_template_rolled_back(set) => Some(format!(
-            "the template is that of its current revision {}: Pods of revisions that were made later go back to it, its partition \
-             keeps those of older ones",
+            "the template is that of its current revision {}: Pods of newer revisions go back to this revision, and \
+             its partition keeps Pods of older revisions",
             rollout.updated_revision
         )),
         Some(partition) => {
@@ -206,7 +206,7 @@ fn older_revision_reason(
                 false => String::new(),
             };
             Some(format!(
-                "its partition keeps {pods} on older revisions, this one {verb} among them{raised_partition}"
+                "its partition keeps {pods} on older revisions, and this Pod {verb} one of them{raised_partition}"
             ))
         }
         None if pod.label(keys::UPDATE_INCLUDED).is_none() => Some(format!(

@@ -244,9 +244,8 @@ fn judge_unavailable_pod(
     {
         let until = until.strftime("%H:%M:%SZ");
         let reason = format!(
-            "the Pod stopped being Ready a moment ago and may come back by itself: until about {until} it begins an \
-             operation, is changed in place and is evicted only within the budget, while a deletion is not held; \
-             after that it may go"
+            "the Pod stopped being Ready a moment ago and may come back by itself: until about {until} its budget \
+             holds operations, in-place changes and evictions of it, but not its deletion; after that it may go"
         );
         return match exceeded {
             Some(budget) => (

@@ -67,8 +67,8 @@ fn summarize_unaffected(observed: &ObservedPod, pod: &PodFacts) -> Option<String
         let finalizers = pod.finalizers.join(", ");
         let reason = match pod.finalizers.len() {
             0 => "nothing holds it any more".to_owned(),
-            1 => format!("it waits until finalizer {finalizers} is taken off"),
-            _ => format!("it waits until finalizers {finalizers} are taken off"),
+            1 => format!("it waits until finalizer {finalizers} is removed"),
+            _ => format!("it waits until finalizers {finalizers} are removed"),
         };
         return Some(format!("Pod {name} is terminating: {reason}"));
     }
@@ -245,7 +245,7 @@ fn describe_held_budget(observed: &ObservedPod, diagnosis: &Diagnosis) -> Option
         }
     };
     let rule = messages::qualified_rule_name(&claim.object, "");
-    Some(format!("holds a place in the budget of {rule} {until}"))
+    Some(format!("holds a claim on the budget of {rule} {until}"))
 }
 
 /// The message of a condition without its common prefix.
@@ -297,8 +297,9 @@ fn diagnosis_warnings(observed: &ObservedPod, diagnosis: &Diagnosis) -> Vec<Stri
     {
         let rule_name = messages::qualified_rule_name(&rule.object, &rule.rule);
         warnings.push(format!(
-            "the API server would delete the Pod now although {rule_name} holds it: the status of the rule trails by up to a \
-             second, and you may have the right to go beyond the budget; if neither is so, the webhooks are not called here"
+            "the API server would delete the Pod now although {rule_name} holds it: either the status of the rule is \
+             up to a second old, or you have the right to bypass the budget, or the API server does not call the \
+             webhooks here"
         ));
     }
     let budgets = diagnosis
@@ -382,7 +383,7 @@ fn termination_steps(observed: &ObservedPod, pod: &PodFacts) -> Vec<String> {
     let mut steps = Vec::new();
     if !pod.finalizers.is_empty() {
         steps.push(format!(
-            "these finalizers are taken off: {}",
+            "these finalizers are removed: {}",
             pod.finalizers.join(", ")
         ));
     }

@@ -210,10 +210,7 @@ fn describe_under_status(labels: Value, owner: &str, status: Value) -> String {
 #[test]
 fn available_pod_that_uses_the_budget_up_says_until_when() {
     for (operation, until) in [
-        (
-            "InPlace",
-            "until its in-place change has restarted it, which is yet to come",
-        ),
+        ("InPlace", "until its in-place change has restarted it"),
         ("Deadline", "until its spec.activeDeadlineSeconds ends it"),
     ] {
         let claim = json!({
@@ -453,7 +450,8 @@ fn refused_deletion_of_offline_pod_names_remedy() {
     let spec_with_pod = json!({ "spec": { "scaleStrategy": { "podToDelete": ["web-0"] } } });
     observed.controller = pod_of_set(spec_with_pod).controller;
     let next_step = next(&observed);
-    let prerequisite = format!("after its name is out of podToDelete of CollaSet web: {command}");
+    let prerequisite =
+        format!("after its name is removed from podToDelete of CollaSet web: {command}");
     assert!(next_step.ends_with(&prerequisite), "{next_step}");
 }
 
@@ -467,18 +465,19 @@ fn set_bound_is_named_only_without_other_blocker() {
         let by = json!({ "byPartition": { "partition": partition_text } });
         remark_with(json!({ "spec": rolling(by) }))
     };
-    let partition_text = "its partition keeps 1 Pod on older revisions, this one may be among them";
+    let partition_text =
+        "its partition keeps 1 Pod on older revisions, and this Pod may be one of them";
     assert_eq!(partition(1), format!("{partition_text}; {limit_text}"));
     assert_eq!(
         partition(2),
-        "its partition keeps 2 Pods on older revisions, this one is among them"
+        "its partition keeps 2 Pods on older revisions, and this Pod is one of them"
     );
     let taken_back = json!({
         "spec": rolling(json!({ "byPartition": { "partition": 2 } })),
         "status": { "currentRevision": "web-2" },
     });
-    let rollback_text = "the template is that of its current revision web-2: Pods of revisions that were made later go back to it, its partition \
-                keeps those of older ones";
+    let rollback_text = "the template is that of its current revision web-2: Pods of newer revisions go back to this \
+        revision, and its partition keeps Pods of older revisions";
     assert_eq!(
         remark_with(taken_back),
         format!("{rollback_text}; {limit_text}")
@@ -523,11 +522,11 @@ fn terminating_pod_that_a_finalizer_holds_names_it() {
         let explained = diagnose(&observed);
         (explained.summary, explained.next)
     };
-    let taken_off = "these finalizers are taken off: example.com/slow";
+    let taken_off = "these finalizers are removed: example.com/slow";
     let (summary, next) = summary_and_next(&["example.com/slow"], Some(0));
     assert_eq!(
         summary,
-        "Pod web-0 is terminating: it waits until finalizer example.com/slow is taken off"
+        "Pod web-0 is terminating: it waits until finalizer example.com/slow is removed"
     );
     assert_eq!(next, [taken_off], "the kubelet is done");
     let (_, next) = summary_and_next(&["example.com/slow"], Some(30));
@@ -537,7 +536,7 @@ fn terminating_pod_that_a_finalizer_holds_names_it() {
         "{next:?}"
     );
     let (summary, next) = summary_and_next(&["a/b", "c/d"], Some(0));
-    let both = "Pod web-0 is terminating: it waits until finalizers a/b, c/d are taken off";
+    let both = "Pod web-0 is terminating: it waits until finalizers a/b, c/d are removed";
     assert_eq!((&*summary, next.len()), (both, 1));
     let (summary, next) = summary_and_next(&[], Some(0));
     let ending = "Pod web-0 is terminating: nothing holds it any more";

@@ -12,8 +12,8 @@
 //! * [`LifecycleWrite`] is one write of a Pod, as the mutating webhook sees it. The controller calls the same code with
 //!   the Pod as the old and the new object ([`controller_step`]), so that webhook and controller cannot diverge. The
 //!   controller makes the steps that an unavailable webhook missed.
-//! * [`validate()`] says what a write may not do. Admission calls it before it opens the [`LifecycleWrite`] of an UPDATE,
-//!   so that a forged label is refused with a reason. The validating webhook calls it for the final object.
+//! * [`validate()`] says what a write may not do. Admission calls it before it opens the [`LifecycleWrite`] of an
+//!   UPDATE, so that a forged label is refused with a reason. The validating webhook calls it for the final object.
 //! * [`operator`] contains the operator's side: begin, finish, undo.
 //!
 //! The state machine trusts no label of a request that only the webhook may write: it takes these labels from the old

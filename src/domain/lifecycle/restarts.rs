@@ -61,8 +61,8 @@ impl From<u64> for WriteTime {
     }
 }
 
-/// The record after a write at `time` that turns `old` into `new`. `current` is the Pod with the status that the
-/// API server stores: `new` for a write of `pods/status`, `old` for any other write. `is_lost` is whether the Pod has been
+/// The record after a write at `time` that turns `old` into `new`. `current` is the Pod with the status that the API
+/// server stores: `new` for a write of `pods/status`, `old` for any other write. `is_lost` is whether the Pod has been
 /// down for so long that its changes need no claim.
 pub fn restarts_after_write(
     old: &Pod,

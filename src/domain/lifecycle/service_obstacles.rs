@@ -63,8 +63,8 @@ impl fmt::Display for ServiceObstacle {
     }
 }
 
-/// All known causes that keep a Pod out of service. Empty if there are none. The operations `own_ids` are left out, because
-/// the caller reports them itself.
+/// All known causes that keep a Pod out of service. Empty if there are none. The operations `own_ids` are left out,
+/// because the caller reports them itself.
 pub fn service_obstacles(pod: &Pod, own_ids: &[&str]) -> Vec<ServiceObstacle> {
     let other_operations = stored_phases(pod).into_iter();
     let other_operations = other_operations

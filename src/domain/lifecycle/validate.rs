@@ -171,7 +171,7 @@ impl ValidatedWrite<'_> {
             Family::Operating | Family::OperationType | Family::UndoOperationType => return None,
             Family::PreCheck => (has(Family::Operating), format!("{operating} is missing")),
             Family::PreChecked => {
-                (checked(id), format!("it needs {operating} and the operation-permission of its type"))
+                (checked(id), format!("it needs {operating} and the label operation-permission of its type"))
             }
             Family::OperationPermission => (
                 self.is_pre_checked_with_type(id),
@@ -194,8 +194,7 @@ impl ValidatedWrite<'_> {
         };
         (!legitimate).then(|| {
             format!(
-                "{missing}; this label is written by the lifecycle alone: leave it out, and begin an operation with \
-                 {} and {}",
+                "{missing}; only the lifecycle writes this label: leave it out, and begin an operation with {} and {}",
                 Family::Operating.key("<ID>"),
                 Family::OperationType.key("<ID>"),
             )

@@ -123,10 +123,10 @@ pub(super) fn pvc_names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, 
         claim_name: String,
     }
     let volumes: Vec<Volume> = null_as_default(d)?;
-    let claims = volumes
+    let pvcs = volumes
         .into_iter()
         .filter_map(|v| v.persistent_volume_claim);
-    let mut names: Vec<_> = claims.map(|c| c.claim_name).collect();
+    let mut names: Vec<_> = pvcs.map(|c| c.claim_name).collect();
     names.shrink_to_fit();
     Ok(names)
 }

@@ -119,7 +119,7 @@ fn mirror_pod_has_the_annotation_and_a_node_as_controller() {
 }
 
 #[test]
-fn of_resources_cpu_and_memory_are_kept() {
+fn cached_pod_keeps_cpu_and_memory_resources() {
     let resources = json!({
         "requests": { "cpu": "1", "example.com/a": "1" },
         "limits": { "memory": "1Gi", "example.com/a": "1", "cpu": null },
@@ -139,7 +139,7 @@ fn of_resources_cpu_and_memory_are_kept() {
 }
 
 #[test]
-fn of_volumes_the_claims_are_kept() {
+fn cached_pod_keeps_its_pvc_volumes() {
     let volumes = json!([
         { "name": "a", "emptyDir": {} },
         { "name": "b", "persistentVolumeClaim": { "claimName": "web-b", "readOnly": true } },

@@ -59,7 +59,7 @@ pub struct ObservedNamespace {
     /// resourceVersion, not 0.
     pub version: u64,
     /// The namespace enforcement label.
-    pub mark: NamespaceEnforcement,
+    pub enforcement: NamespaceEnforcement,
 }
 
 impl ObservedNamespace {
@@ -74,7 +74,7 @@ impl ObservedNamespace {
         is_known.then(|| ObservedNamespace {
             uid: uid.to_owned(),
             version,
-            mark: NamespaceEnforcement::from_labels(labels),
+            enforcement: NamespaceEnforcement::from_labels(labels),
         })
     }
 
@@ -106,18 +106,18 @@ impl ObservedNamespace {
     }
 }
 
-/// A merge patch of the namespace, before a rule that needs `enforcement` is stored. It always changes the namespace, because
-/// `stamp` is different each time.
+/// A merge patch of the namespace, before a rule that needs `enforcement` is stored. It always changes the namespace,
+/// because `stamp` is different each time.
 ///
-/// If `observed` has a lower enforcement label, the patch sets the label and is conditional on the version of `observed`.
-/// Another replica may set a higher label at the same time, and this patch must not lower it. Otherwise the patch is
-/// unconditional, and the API server's answer shows the label.
+/// If `observed` has a lower enforcement label, the patch sets the label and is conditional on the version of
+/// `observed`. Another replica may set a higher label at the same time, and this patch must not lower it. Otherwise the
+/// patch is unconditional, and the API server's answer shows the label.
 pub fn admission_patch(
     observed: Option<&ObservedNamespace>,
     enforcement: NamespaceEnforcement,
     stamp: &str,
 ) -> Value {
-    let lower = observed.filter(|observed| observed.mark < enforcement);
+    let lower = observed.filter(|observed| observed.enforcement < enforcement);
     let mut metadata = lower.map_or_else(Map::new, |observed| {
         observed.version_precondition(enforcement)
     });

@@ -38,9 +38,9 @@ impl RolloutHeldCause {
                  rule, or undo the change of the template's labels"
             ),
             RolloutHeldCause::StuckScaleDown => format!(
-                "{owners}: an old ReplicaSet has more Pods than its number, because PodTransitionRule {rule} \
-                 lets none of them go, and meanwhile the Deployment controller does not delete the failing Pods of \
-                 another old ReplicaSet: the rollout waits. The server sets the number back a few times. If the rollout still \
+                "{owners}: an old ReplicaSet has more Pods than its number, because PodTransitionRule {rule} lets none \
+                 of them go. Until it does, the Deployment controller does not delete the failing Pods of another old \
+                 ReplicaSet, and the rollout waits. The server sets the number back a few times. If the rollout still \
                  waits, scale the ReplicaSet of the failing Pods to 0, or relax the rule"
             ),
         }

@@ -80,7 +80,8 @@ pub enum ClaimAnswer {
 /// The denial of a disruption, with the rule and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// Name of the rule object.
+    /// Name of the rule object. Empty if the reason does not belong to a single object, or if it is not known which
+    /// objects hold the Pod.
     pub object: String,
     /// Name of the rule in the object. Empty if the reason does not belong to a single rule.
     pub rule: String,
@@ -92,7 +93,7 @@ impl Denied {
     /// A denial by an unknown rule, or by no particular rule.
     pub fn without_rule(why: DenyReason) -> Denied {
         Denied {
-            object: "(unknown)".to_owned(),
+            object: String::new(),
             rule: String::new(),
             why,
         }
@@ -122,12 +123,12 @@ pub struct AwaitedRestart {
     pub deferred: bool,
 }
 
-/// Causes, other than unavailable Pods, that keep places of a budget taken.
+/// Causes, other than unavailable Pods, that keep a budget used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetBlockers {
-    /// A Pod that keeps its place until its `activeDeadlineSeconds` is over, if there is one.
+    /// A Pod that keeps its claim until its `activeDeadlineSeconds` is over, if there is one.
     pub deadline: Option<String>,
-    /// An available Pod that keeps its place until the kubelet restarts it, if there is one.
+    /// An available Pod that keeps its claim until the kubelet restarts it, if there is one.
     pub restart: Option<AwaitedRestart>,
     /// A Pod that does not count as available because the cache has only its metadata, if there is one.
     pub unreadable: Option<String>,
@@ -151,7 +152,7 @@ pub enum DenyReason {
         minimum: Option<BindingMinimum>,
         /// Up to three Pods that use up the budget, the longest first, and since when.
         holders: Vec<(String, Option<jiff::Timestamp>)>,
-        /// What keeps places taken for a long time.
+        /// Causes that keep the budget used for a long time.
         lasting: Box<BudgetBlockers>,
     },
     /// The Pod is not available, and the rule lets such Pods go only while enough other Pods are available.
@@ -194,7 +195,7 @@ pub enum DenyReason {
         until: jiff::Timestamp,
     },
     /// Earlier requests for the same Pod and operation held a claim for a long time without an effect. For a while, the
-    /// last place of the budget is left to other requests.
+    /// last of the headroom is left to other requests.
     Resting {
         /// How much longer the request rests, approximately.
         left: Duration,

@@ -141,8 +141,8 @@ impl<S: LedgerStore> Ledgers<S> {
         Err(BatchError::Held(DenyReason::Contended))
     }
 
-    /// The claims of `base`, as soon as the batch may be decided by them and the cache. Sets the watermark of a ledger by
-    /// which nobody has decided yet.
+    /// The claims of `base`, as soon as the batch may be decided by them and the cache. Sets the watermark of a ledger
+    /// by which nobody has decided yet.
     async fn usable_claims(
         &self,
         key: &RuleKey,
@@ -237,7 +237,7 @@ impl<S: LedgerStore> Ledgers<S> {
             let newest = claims.newest_version();
             warn!(
                 namespace = %key.namespace, rule = %key.name, newest, present,
-                "the ledger names a version that no Pod has reached yet: it is taken for the present one"
+                "the ledger names a version that no Pod has reached yet; the present version counts instead"
             );
             self.counters.mended.fetch_add(1, Ordering::Relaxed);
             claims.lower_versions_to(present);

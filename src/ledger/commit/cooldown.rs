@@ -1,6 +1,6 @@
-//! Remembers requests whose claim was closing. Such a request held a place in the budget without any effect until its
-//! claim ended. If it is sent again and again, it would take the place again each time. Therefore the request rests:
-//! for a while it may take any place but the last one.
+//! Remembers requests whose claim was closing. Such a request used the budget without any effect until its claim ended.
+//! If it is sent again and again, it would get a new claim each time. Therefore the request rests: for a while it may
+//! get a claim only if the budget has headroom for at least one more Pod.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::ledger::protocol::ClaimOperation;
 use crate::ledger::store::Uid;
 
 /// How long a request rests after it was last denied because its claim was closing. With the API server's default
-/// request timeout, a closing claim holds its place for about the same time, so other requests can use the place half
-/// of the time.
+/// request timeout, a closing claim lasts about as long, so other requests can use its part of the budget half of the
+/// time.
 pub const COOLDOWN: Duration = Duration::from_secs(120);
 
 /// The resting requests of one rule object, as this replica has denied them. Resting only ever denies. Therefore a

@@ -37,7 +37,7 @@ fn denied(rules: &RuleSet, rule: &str, why: DenyReason) -> Denied {
 }
 
 /// Adds a claim for the disruption to `claims`. If several rules hold the Pod, the strictest rule decides. `cooldown`
-/// is the time for which the request still rests: until then it may not take the last place of the budget.
+/// is the time for which the request still rests: until then it may not use the last of the headroom.
 ///
 /// # Errors
 /// The rule that denies, and why. `claims` is unchanged.
@@ -150,8 +150,8 @@ fn fits_ledger(claims: &Claims, request: &ClaimRequest<Uid, ClaimDetail>) -> boo
     taken + claim_bytes(&request.pod, &request.detail) <= MAX_LEDGER_BYTES
 }
 
-/// Replaces the claim instead of renewing it: the leader closes a claim that has been renewed, and then the claim admits
-/// nothing more. After a refusal the earlier claim stays.
+/// Replaces the claim instead of renewing it: the leader closes a claim that has been renewed, and then the claim
+/// admits nothing more. After a refusal the earlier claim stays.
 fn replace_claim(
     view: &dyn BudgetView<Uid>,
     claims: &mut Claims,

@@ -53,7 +53,7 @@ impl<'a> EarlierClaims<'a> {
 }
 
 /// Whether the change is a resize, and the kubelet has deferred a resize of the Pod that restarts containers. The
-/// deferred resize takes a place in the budget with or without this claim.
+/// deferred resize uses the budget with or without this claim.
 fn is_due(pod: &Pod, change: &ClaimDetail) -> bool {
     let is_resize = change.containers.iter().all(|c| c.image.is_none());
     is_resize && inplace::is_resize_deferred(pod) && inplace::may_restart_for_resize(pod)

@@ -10,7 +10,7 @@ use crate::ledger::store::{LedgerStore, RuleKey};
 
 impl<S: LedgerStore> Ledgers<S> {
     /// Fills in up to three Pods that use up the budget: Pods with a claim, and unavailable Pods, the longest first.
-    /// Also fills in a Pod that keeps its place until its deadline ends it, and an available Pod that keeps its place
+    /// Also fills in a Pod that keeps its claim until its deadline ends it, and an available Pod that keeps its claim
     /// until it is restarted.
     pub fn name_holders(&self, key: &RuleKey, denied: &mut Denied) {
         let DenyReason::Full {

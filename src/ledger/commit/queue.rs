@@ -67,7 +67,7 @@ pub struct CommitQueue {
     /// The version of a rule object by whose ledger nobody had decided, and the position of the Pods that this replica
     /// read for it.
     pub start: Option<(u64, u64)>,
-    /// Requests that may not take the last place of the budget for now.
+    /// Requests that may not use the last of the headroom for now.
     pub cooldowns: Cooldowns,
 }
 
@@ -207,7 +207,7 @@ impl<S: LedgerStore> Ledgers<S> {
             let work = AssertUnwindSafe(self.commit_batch(key, queue, batch)).catch_unwind();
             if work.await.is_err() {
                 self.counters.panics.fetch_add(1, Ordering::Relaxed);
-                error!(namespace = %key.namespace, rule = %key.name, "a write of a ledger panicked");
+                error!(namespace = %key.namespace, rule = %key.name, "a write of a ledger panicked; the requests that waited for it are denied");
             }
         }
     }

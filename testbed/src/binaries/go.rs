@@ -34,7 +34,8 @@ pub struct Recipe {
 pub enum Source {
     /// A module in this checkout: go.mod, go.sum and `*.go` in one directory.
     Module(PathBuf),
-    /// The `*.go` of such a module with the go.mod and go.sum of a directory below it: other versions of its dependencies.
+    /// The `*.go` of such a module with the go.mod and go.sum of a directory below it: other versions of its
+    /// dependencies.
     Variant(PathBuf, &'static str),
     /// A published main package, `path@version`; the Go checksum database pins its content.
     Package(String),

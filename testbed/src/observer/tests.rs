@@ -191,7 +191,7 @@ fn a_lost_pod_counts_as_missing_after_the_leniency() {
 }
 
 #[test]
-fn scale_up_counts_after_the_leniency_and_scale_down_at_once() {
+fn scale_up_counts_after_leniency_scale_down_immediately() {
     let mut history = History::of_three();
     history.then("Deployment", "web", web(6));
     history.then("Pod", "a", deleting());
@@ -223,7 +223,7 @@ fn a_replica_set_of_a_deployment_asks_for_nothing() {
 }
 
 #[test]
-fn the_garbage_collector_may_take_the_pods_of_a_deleted_owner() {
+fn garbage_collector_may_delete_pods_of_deleted_owner() {
     let mut history = History::of_three();
     history.gone("Deployment", "web");
     history.gone("ReplicaSet", "web-1");

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_admin_is_a_master_and_every_token_is_its_own() {
+    fn only_admin_is_master_and_tokens_are_unique() {
         let dir = tempfile::tempdir().unwrap();
         let credentials = Credentials::create(dir.path()).unwrap();
         let text = fs::read_to_string(&credentials.token_file).unwrap();

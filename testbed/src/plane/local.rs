@@ -205,8 +205,9 @@ impl Local {
         running.apiserver_ready(dir).await
     }
 
-    /// Starts a controller-manager or scheduler that has ended again, as the kubelet does with static Pods. The scheduler ends
-    /// itself when its cache is corrupted, which a restart of the API server in the middle of its bindings can cause.
+    /// Starts a controller-manager or scheduler that has ended again, as the kubelet does with static Pods. The
+    /// scheduler ends itself when its cache is corrupted, which a restart of the API server in the middle of its
+    /// bindings can cause.
     pub async fn revive_controllers(&self, dir: &Path) -> Result<()> {
         let mut running = self.running.lock().await;
         for client in &mut running.clients {

@@ -40,8 +40,8 @@ pub struct Options {
     pub audit: bool,
     /// Further flags of kube-apiserver, as `--name=value`; they override those of the plane.
     pub apiserver_flags: Vec<String>,
-    /// Whether kube-controller-manager runs without `--use-service-account-credentials`: all its controllers then act as
-    /// the user `system:kube-controller-manager`, who gets the rights of an administrator for it.
+    /// Whether kube-controller-manager runs without `--use-service-account-credentials`: all its controllers then act
+    /// as the user `system:kube-controller-manager`, who gets the rights of an administrator for it.
     pub shared_controller_account: bool,
     /// Name of its directory; random by default.
     pub name: Option<String>,

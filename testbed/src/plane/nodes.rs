@@ -67,8 +67,8 @@ pub async fn restrict_kwok(client: &Client) -> Result<()> {
     apply(&Api::all(client.clone()), name, &binding).await
 }
 
-/// Lets the user `system:kube-controller-manager` do what all controllers do together. The API server's own roles are for
-/// controllers with service accounts of their own.
+/// Lets the user `system:kube-controller-manager` do what all controllers do together. The API server's own roles are
+/// for controllers with service accounts of their own.
 pub async fn authorize_controllers(client: &Client) -> Result<()> {
     let name = "operating-plane:controllers";
     let binding: ClusterRoleBinding = serde_json::from_value(json!({

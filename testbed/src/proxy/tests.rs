@@ -104,7 +104,7 @@ async fn without_a_fault_credentials_and_answers_pass() {
 }
 
 #[tokio::test]
-async fn every_nth_of_the_matching_requests_is_answered_with_an_error_and_not_carried_out() {
+async fn every_nth_matching_request_fails_without_effect() {
     let (upstream, proxy, client) = start().await;
     proxy.set(
         Fault::new(Effect::Answer(StatusCode::CONFLICT))

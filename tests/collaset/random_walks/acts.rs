@@ -1,4 +1,4 @@
-//! What happens on a walk: edits, deaths, what others write, and what the API server and kubelets begin to do badly.
+//! The actions of a walk: edits, deaths, writes of others, and faults of the API server and of kubelets.
 
 use operating::api::keys;
 use rand::Rng;
@@ -8,36 +8,36 @@ use serde_json::{Value, json};
 
 use super::Manner;
 
-/// Fewest replicas of a walk.
+/// Fewest replicas of a set in a walk.
 pub const REPLICAS: i32 = 3;
 
 /// One action of a user. A number selects a Pod by its index among all Pods of the namespace.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// The spec is edited.
+    /// Edits the spec.
     Edit(Value),
-    /// A list of the spec holds one Pod, or none.
+    /// Sets a list in the spec to one Pod, or empties it.
     List(&'static str, Option<usize>),
-    /// A Pod is deleted, fails for good, or gets a label or loses it.
+    /// Deletes a Pod, makes it fail for good, or sets or removes a label.
     Kill(usize),
     Fail(usize),
     Label(usize, &'static str, Option<String>),
-    /// Somebody takes the owner from a Pod.
+    /// Removes the owner reference from a Pod.
     Orphan(usize),
-    /// Its kubelet does nothing any more, or goes on.
+    /// Stops or resumes the kubelet of a Pod.
     Kubelet(usize, bool),
     /// Another controller adds its finalizer to the Pod, or removes it.
     Keep(usize, bool),
-    /// Most objects of a resource that the namespace may have.
+    /// Limits the number of objects of a resource in the namespace.
     Quota(&'static str, Option<u32>),
-    /// The API server refuses an operation unless the expression holds.
+    /// Makes the API server refuse an operation unless the expression holds.
     Refuse(&'static str, &'static str, &'static str),
     Allow,
-    /// Somebody rewrites images, or does not any more.
+    /// Starts or stops a policy that rewrites images.
     Rewrite(bool),
-    /// Somebody commands the rollout.
+    /// Writes a command for the rollout.
     Command(&'static str),
-    /// The set is deleted without its Pods and created again; in between a Pod is deleted, or none.
+    /// Deletes the set without its Pods and creates it again. In between one Pod may be deleted.
     Remake(Option<usize>),
 }
 
@@ -74,7 +74,7 @@ const WRITES: [(&str, &str, &str); 10] = [
     ("UPDATE", "apps.kusionstack.io:resourcecontexts", "false"),
 ];
 
-/// Draws one act.
+/// Draws one action.
 pub fn draw(rng: &mut StdRng, manner: &Manner) -> Act {
     if manner.troubled && rng.random_bool(0.5) {
         return fault(rng, manner);
@@ -166,7 +166,7 @@ fn label(rng: &mut StdRng, pod: usize) -> Act {
     Act::Label(pod, key, value)
 }
 
-/// A bound that comes to one Pod of three to five, or any.
+/// A bound that amounts to one of three to five Pods if `is_one`, otherwise any bound.
 fn bound(rng: &mut StdRng, is_one: bool) -> Value {
     let all = [json!(1), json!("20%"), json!(2), json!("60%"), json!(null)];
     let few = if is_one { &all[..2] } else { &all[..] };

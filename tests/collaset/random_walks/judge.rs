@@ -1,17 +1,18 @@
-//! What holds at every moment of a walk, read off the API server's own watches in the order of the writes.
+//! Judges a walk: the invariants that must hold at every moment, by the API server's own watches in the order of the
+//! writes.
 //!
-//! | Never | How it is told |
+//! | What must never happen | When the judge checks it |
 //! |---|---|
-//! | a claim is mounted by two Pods | of Pods that have not run to their end |
-//! | a claim is deleted while a Pod mounts it | when its deletion timestamp appears |
-//! | a rule's `maxUnavailable` is exceeded | when a Pod loses its availability by anything but an act of the walk |
-//! | the set's `maxUnavailable` is exceeded | when an update of a Pod that serves begins: since the one before all wanted Pods must have served at some moment |
-//! | the set's `maxSurge` is exceeded | when an update opens a pair: since the one before there must have been a moment without |
-//! | `Ready` is untrue | when it becomes True: the Pods must have been as it says at some moment of the [`LAG`] before |
-//! | an instance ID is shared | unless somebody edited IDs |
+//! | two Pods mount one PVC | for Pods that have not ended |
+//! | a PVC is deleted while a Pod mounts it | when its deletion timestamp appears |
+//! | a rule's `maxUnavailable` is exceeded | when a Pod becomes unavailable without an action of the walk |
+//! | the set's `maxUnavailable` is exceeded | when an update of a serving Pod begins: all wanted Pods must have served at some moment since the previous update began |
+//! | the set's `maxSurge` is exceeded | when an update opens a pair: there must have been a moment without pairs since the previous one |
+//! | `Ready` is untrue | when it becomes True: the Pods must have been as it says at some moment of the last [`LAG`] |
+//! | two Pods share an instance ID | unless the walk edited IDs |
 //!
-//! The number of Pods beyond the replicas is not judged: the new half of a pair that was cancelled waits for its turn to go, and counts
-//! for nothing meanwhile.
+//! The judge does not limit the number of Pods beyond the replicas: the new half of a cancelled pair waits for its
+//! deletion, and counts for nothing until then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -28,17 +29,17 @@ use super::acts::REPLICAS;
 use crate::fixtures::{condition, label};
 use crate::pvcs::mounted;
 
-/// How far the controller's caches may trail behind: far longer than they do.
+/// Upper bound for the lag of the controller's caches, much longer than the real lag.
 const LAG: Duration = Duration::from_secs(20);
 
-/// What is nobody's decision.
+/// Changes that neither the server nor another controller decided.
 #[derive(Debug, Default)]
 pub struct Excuses {
-    /// Writes of the walk, by UID and version.
+    /// Writes by the walk, by UID and resourceVersion.
     pub writes: BTreeSet<(String, u64)>,
-    /// Pods to which something was written, and nobody knows when.
+    /// UIDs of Pods that the walk may have written at an unknown time.
     pub lives: BTreeSet<String>,
-    /// From which version to which there was no set.
+    /// Ranges of versions in which the set did not exist.
     pub absences: Vec<(u64, u64)>,
 }
 
@@ -51,45 +52,45 @@ impl Excuses {
     }
 }
 
-/// All that was seen.
+/// Everything that the watches delivered.
 pub struct History {
     pub pods: Vec<Change<Pod>>,
-    pub claims: Vec<Change<PersistentVolumeClaim>>,
+    pub pvcs: Vec<Change<PersistentVolumeClaim>>,
     pub sets: Vec<Change<CollaSet>>,
 }
 
 enum Event<'a> {
     Pod(&'a Change<Pod>),
-    Claim(&'a Change<PersistentVolumeClaim>),
+    Pvc(&'a Change<PersistentVolumeClaim>),
     Set(&'a Change<CollaSet>),
 }
 
-/// Everything up to a moment.
+/// The state after all events up to one moment.
 struct Judge<'a> {
     manner: &'a Manner,
     excuses: &'a Excuses,
     deleted: &'a BTreeSet<String>,
     pods: BTreeMap<&'a str, &'a Pod>,
-    claims: BTreeMap<&'a str, &'a PersistentVolumeClaim>,
+    pvcs: BTreeMap<&'a str, &'a PersistentVolumeClaim>,
     sets: BTreeMap<&'a str, &'a CollaSet>,
     /// Former states of all Pods, with the time when each ended.
     past: Vec<(Instant, BTreeMap<&'a str, &'a Pod>)>,
-    /// Losses of availability that were nobody's decision, since all served.
+    /// Number of excused losses of availability since all Pods last served.
     excused: usize,
-    /// Whether all had served once; before that nothing is to be kept.
+    /// Whether all Pods have served once. Before that, no limit applies.
     begun: bool,
-    /// Whether all have served since the last update of a Pod that served began.
+    /// Whether all Pods have served since the last update of a serving Pod began.
     rested: bool,
-    /// Whether there was a moment without pairs since the last one was opened.
+    /// Whether there was a moment without pairs since the last pair was opened.
     unpaired: bool,
     story: Vec<String>,
 }
 
-/// Fails at the first moment at which something is not as it must be.
+/// Fails at the first moment that breaks an invariant.
 pub fn judge(history: &History, manner: &Manner, excuses: &Excuses, deleted: &BTreeSet<String>) {
     let mut events: Vec<(u64, Event<'_>)> = Vec::new();
     events.extend(history.pods.iter().map(|c| (c.version, Event::Pod(c))));
-    events.extend(history.claims.iter().map(|c| (c.version, Event::Claim(c))));
+    events.extend(history.pvcs.iter().map(|c| (c.version, Event::Pvc(c))));
     events.extend(history.sets.iter().map(|c| (c.version, Event::Set(c))));
     events.sort_by_key(|(version, _)| *version);
     let mut judge = Judge {
@@ -97,7 +98,7 @@ pub fn judge(history: &History, manner: &Manner, excuses: &Excuses, deleted: &BT
         excuses,
         deleted,
         pods: BTreeMap::new(),
-        claims: BTreeMap::new(),
+        pvcs: BTreeMap::new(),
         sets: BTreeMap::new(),
         past: Vec::new(),
         excused: 0,
@@ -109,7 +110,7 @@ pub fn judge(history: &History, manner: &Manner, excuses: &Excuses, deleted: &BT
     for (_, event) in &events {
         match event {
             Event::Pod(change) => judge.pod(change),
-            Event::Claim(change) => judge.claim(change),
+            Event::Pvc(change) => judge.pvc(change),
             Event::Set(change) => judge.set(change),
         }
     }
@@ -124,12 +125,12 @@ fn is_owned(pod: &Pod) -> bool {
     pod.owner_references().iter().any(|o| o.kind == "CollaSet")
 }
 
-/// Whether rules and sets count it.
+/// Whether rules and sets count the Pod.
 fn is_covered(pod: &Pod) -> bool {
     label(pod, "app") == Some("web") && label(pod, keys::CONTROL) == Some(keys::CONTROL_VALUE)
 }
 
-/// The Pod belongs to a set, and is neither terminating nor finished.
+/// Whether the Pod belongs to a set, and is neither terminating nor finished.
 fn is_member(pod: &Pod) -> bool {
     is_owned(pod)
         && is_covered(pod)
@@ -166,24 +167,24 @@ impl<'a> Judge<'a> {
         let name = now.or(before).map(ResourceExt::name_any);
         let line = describe_pod(&name.unwrap_or_default(), now);
         self.story.push(format!("{}: {line}", change.version));
-        self.claims_have_one_writer(now);
+        self.pvcs_have_one_writer(now);
         self.availability(change, before, now);
         self.pace(before, now);
         self.surge(before, now);
         self.ids(now);
     }
 
-    fn claims_have_one_writer(&self, now: Option<&Pod>) {
+    fn pvcs_have_one_writer(&self, now: Option<&Pod>) {
         let Some(pod) = now.filter(|pod| !is_finished(pod)) else {
             return;
         };
-        for claim in mounted(pod) {
+        for pvc in mounted(pod) {
             let other = self.pods.values().find(|other| {
-                other.uid() != pod.uid() && !is_finished(other) && mounted(other).contains(&claim)
+                other.uid() != pod.uid() && !is_finished(other) && mounted(other).contains(&pvc)
             });
             if let Some(other) = other {
                 let (first, second) = (pod.name_any(), other.name_any());
-                self.fail(&format!("{first} and {second} mount {claim}"));
+                self.fail(&format!("{first} and {second} mount {pvc}"));
             }
         }
     }
@@ -209,7 +210,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// In a walk whose `maxUnavailable` always comes to 1.
+    /// Applies to walks in which `maxUnavailable` always amounts to 1.
     fn pace(&mut self, before: Option<&Pod>, now: Option<&Pod>) {
         let begins = before.is_some_and(|pod| is_available(pod) && !is_updated_now(pod))
             && now.is_some_and(|pod| is_member(pod) && is_updated_now(pod));
@@ -226,7 +227,7 @@ impl<'a> Judge<'a> {
         self.rested |= serving.count() >= usize::try_from(REPLICAS).unwrap();
     }
 
-    /// In a walk whose `maxSurge` always comes to 1, and in which nobody asks for a replacement.
+    /// Applies to walks in which `maxSurge` always amounts to 1 and no user asks for a replacement.
     fn surge(&mut self, before: Option<&Pod>, now: Option<&Pod>) {
         let opens =
             !before.is_some_and(is_origin_of_update) && now.is_some_and(is_origin_of_update);
@@ -259,14 +260,14 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn claim(&mut self, change: &'a Change<PersistentVolumeClaim>) {
+    fn pvc(&mut self, change: &'a Change<PersistentVolumeClaim>) {
         let uid = change.uid.as_str();
-        let before = self.claims.get(uid).copied();
+        let before = self.pvcs.get(uid).copied();
         match change.object.as_deref() {
-            Some(claim) => self.claims.insert(uid, claim),
-            None => self.claims.remove(uid),
+            Some(pvc) => self.pvcs.insert(uid, pvc),
+            None => self.pvcs.remove(uid),
         };
-        let going = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_some();
+        let going = |pvc: &PersistentVolumeClaim| pvc.metadata.deletion_timestamp.is_some();
         let goes = change.object.as_deref().is_none_or(going) && !before.is_some_and(going);
         let Some(name) = change
             .object
@@ -280,7 +281,7 @@ impl<'a> Judge<'a> {
             return;
         }
         self.story
-            .push(format!("{}: claim {name} is deleted", change.version));
+            .push(format!("{}: PVC {name} is deleted", change.version));
         let mut pods = self.pods.values();
         let writer = pods.find(|pod| !is_finished(pod) && mounted(pod).contains(&name));
         if let Some(writer) = writer {
@@ -322,7 +323,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What a set that is Ready must not lack.
+/// What the set lacks although a Ready set must have it; `None` if it lacks nothing.
 fn lacks(set: &CollaSet, pods: &BTreeMap<&str, &Pod>) -> Option<String> {
     let own = |pod: &&&Pod| {
         let mut owners = pod.owner_references().iter();

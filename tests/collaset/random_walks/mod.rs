@@ -1,15 +1,16 @@
-//! Random walks: whatever is done to sets, and whatever is refused to them, while the server's replicas die, nothing is lost or
-//! untrue on the way, and once they are left alone they come to rest as their specs say.
+//! Random walks: random actions and refused writes hit sets while the server's replicas die. Nothing may be lost or
+//! reported wrongly at any moment, and sets that are left alone must settle as their specs say.
 //!
-//! `WALK_SEED=…` repeats a walk's choices (each prints its own; with `WALKS=1` it walks alone), `WALKS=…` asks for more side by
-//! side. `WALK_MINUTES=30` walks on for so long, one walk after the other in each of as many places.
+//! `WALK_SEED=…` repeats the choices of a walk (each walk prints its seed; `WALKS=1` runs the walk alone). `WALKS=…`
+//! sets the number of concurrent walks. With `WALK_MINUTES=30` each of them is followed by further walks until the time
+//! is over.
 //!
-//! | File | What it holds |
+//! | File | Content |
 //! |---|---|
-//! | `acts` | what happens |
-//! | `world` | how it is done, and how all troubles end |
-//! | `rewriting` | somebody who rewrites images |
-//! | `judge` | what holds at every moment |
+//! | `acts` | the actions |
+//! | `world` | how actions are carried out, and how all faults end |
+//! | `rewriting` | a policy that rewrites images |
+//! | `judge` | the invariants that hold at every moment |
 
 mod acts;
 mod judge;
@@ -41,16 +42,16 @@ use world::World;
 
 const STEPS: usize = 16;
 
-/// What a walk is like.
+/// The parameters of a walk.
 #[derive(Clone, Debug)]
 pub struct Manner {
     sequence: bool,
     fails: bool,
-    /// Whether more happens than edits and deaths.
+    /// Whether the walk also has faults and writes of others, besides edits and deaths.
     troubled: bool,
-    /// Whether the set's `maxUnavailable` always comes to 1; the rule leaves the pace to the set.
+    /// Whether the set's `maxUnavailable` always amounts to 1. The limit of the rule is then higher.
     paced: bool,
-    /// Whether the set's `maxSurge` always comes to 1, and nobody asks for replacements.
+    /// Whether the set's `maxSurge` always amounts to 1, and no user asks for a replacement.
     surge: bool,
     /// The rule's `maxUnavailable`.
     rule: i32,
@@ -86,9 +87,9 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
         "WALK_SEED={seed} WALKS=1 in {}: {manner:?}, {acts:?}",
         scope.namespace
     );
-    // Each step makes at most as many new IDs, and so claims, as there are Pods.
+    // Each step creates at most as many new IDs, and therefore PVCs, as there are Pods.
     volumes(&scope, 6 * STEPS + 20).await;
-    // Another walk may just have killed the replica that is asked.
+    // Another walk may just have killed the replica that reviews the request.
     let rule = availability(json!({ "app": "web" }), json!(manner.rule));
     wait::until("the rule to be stored", async || {
         world::passed(scope.try_rule("web", rule.clone()).await)
@@ -123,7 +124,7 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
         let rest = until_at_rest(&world.set).await;
         assert_revisions(&world.set, &rest).await;
     };
-    // What holds on the way is judged although a set has not come to rest.
+    // The invariants of each moment are judged even if a set has not settled.
     let ending = AssertUnwindSafe(ending).catch_unwind().await;
     if ending.is_err() {
         println!(
@@ -133,7 +134,7 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
     }
     let history = History {
         pods: pods.history().await,
-        claims: volumes.history().await,
+        pvcs: volumes.history().await,
         sets: sets.history().await,
     };
     judge(&history, &manner, &world.excuses, &world.deleted);
@@ -143,7 +144,7 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
     world.done
 }
 
-/// As many Pods of older revisions as the strategy allows.
+/// The number of Pods on older revisions that the strategy allows.
 async fn assert_revisions(set: &Set<'_>, rest: &Rest) {
     let object = set.get().await;
     let updated = object.status.unwrap_or_default().updated_revision;
@@ -170,8 +171,8 @@ async fn assert_revisions(set: &Set<'_>, rest: &Rest) {
     );
 }
 
-/// Kills the leader and others without warning, and starts them again, every few seconds at first, then less often; at least
-/// three times, and until `over`.
+/// Kills the leader and other replicas without warning, and starts them again: every few seconds at first, then less
+/// often, at least three times, and until `over`.
 async fn kill_replicas(bed: &Bed, seed: u64, over: impl Fn() -> bool) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut round = 0;
@@ -202,7 +203,7 @@ async fn random_changes_to_sets_settle_while_replicas_die() {
     let places = variable("WALKS").unwrap_or(3);
     let (begun, minutes) = (Instant::now(), variable("WALK_MINUTES").unwrap_or(0));
     let over = || begun.elapsed() >= Duration::from_secs(60 * minutes);
-    // Claims on the budget that a dead replica leaves behind lapse early.
+    // Claims of a dead replica lapse early.
     let bed = Bed::with_request_timeout(Duration::from_secs(20)).await;
     let (next, walks, acts) = (
         AtomicU64::new(seed),

@@ -1,5 +1,5 @@
-//! Somebody's policy that rewrites the images of a namespace's Pods, as mirrors and digest pinning do. It touches an image only in
-//! the request that sets it.
+//! A policy that rewrites the images of a namespace's Pods, as registry mirrors and digest pinning do. It changes an
+//! image only in the request that sets the image.
 
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -36,7 +36,8 @@ fn policy() -> Value {
     })
 }
 
-/// Begins; false where it has begun already, or where Kubernetes knows no such policies (before 1.36).
+/// Installs the policy. Returns false if it is already installed, or if Kubernetes does not know such policies (before
+/// 1.36).
 pub async fn begin(scope: &Scope) -> bool {
     let of = json!({ "matchLabels": { "kubernetes.io/metadata.name": scope.namespace } });
     let binding =
@@ -62,7 +63,7 @@ pub async fn begin(scope: &Scope) -> bool {
     true
 }
 
-/// Ends; false where it had not begun.
+/// Removes the policy. Returns false if it was not installed.
 pub async fn end(scope: &Scope) -> bool {
     let mut any = false;
     for kind in ["MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"] {

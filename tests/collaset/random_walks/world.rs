@@ -1,4 +1,4 @@
-//! Does what happens on a walk, and takes back in the end what only users take back.
+//! Carries out the actions of a walk. At the end it reverts what only users revert.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -27,11 +27,11 @@ pub struct World<'a> {
     pub set: Set<'a>,
     policy: Option<Policy<'a>>,
     pub excuses: Excuses,
-    /// Claims that the walk itself has deleted.
+    /// PVCs that the walk itself has deleted.
     pub deleted: BTreeSet<String>,
     /// How many actions succeeded.
     pub done: usize,
-    /// Whether Pods may carry revisions that nobody knows.
+    /// Whether Pods may carry revisions that do not exist.
     unknown_revisions: bool,
 }
 
@@ -47,7 +47,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Does it. What the API server refuses is not done, and what is done to a Pod may come too late.
+    /// Carries out an action. The API server may refuse it, and its Pod may be gone.
     pub async fn act(&mut self, act: &Act) {
         let scope = self.set.scope;
         let done = match act {
@@ -120,7 +120,7 @@ impl<'a> World<'a> {
         self.write(pod, patch).await
     }
 
-    /// Merges into the metadata of a Pod; what it loses by that is nobody's decision.
+    /// Merges into the metadata of a Pod, and excuses the losses of the Pod that follow.
     async fn write(&mut self, pod: &Pod, metadata: Value) -> bool {
         let patch = json!({ "metadata": metadata });
         let written = self.set.scope.patch(&pod.name_any(), patch).await;
@@ -131,14 +131,14 @@ impl<'a> World<'a> {
         match written {
             Ok(written) => {
                 let version = written.resource_version().unwrap().parse().unwrap();
-                // Another Pod may have the name meanwhile.
+                // Another Pod may have this name by now.
                 self.excuses
                     .writes
                     .insert((written.uid().unwrap(), version));
                 true
             }
             failed => {
-                // It may have been done although there was no answer.
+                // The API server may have carried out the request although it answered with an error.
                 if matches!(&failed, Err(kube::Error::Api(status)) if status.code >= 500) {
                     self.excuses.lives.insert(pod.uid().unwrap());
                 }
@@ -147,7 +147,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Merges into the spec; repeated while the webhooks are down.
+    /// Merges into the spec. Repeats the request while the webhooks are down.
     async fn edit(&self, part: Value) -> bool {
         let patch = Patch::Merge(json!({ "spec": part }));
         wait::value(&format!("{part} to be taken or refused"), async || {
@@ -196,7 +196,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Deletes the set without its Pods, and makes it again.
+    /// Deletes the set without its Pods, and creates it again.
     async fn remake(&mut self, pod: Option<usize>) {
         let set = &self.set;
         let former = set.get().await;
@@ -230,7 +230,7 @@ impl<'a> World<'a> {
             let made = set.api.create(&PostParams::default(), &again).await;
             match made {
                 Ok(made) => Some(made),
-                // An answer may have been lost.
+                // The answer may have been lost.
                 failed => {
                     passed(failed);
                     set.api.get_opt(set.name).await.ok().flatten()
@@ -242,7 +242,7 @@ impl<'a> World<'a> {
         self.excuses.absences.push((from, to));
     }
 
-    /// Ends all troubles.
+    /// Ends all faults.
     pub async fn lift(&mut self) {
         self.allow().await;
         rewriting::end(self.set.scope).await;
@@ -264,10 +264,10 @@ impl<'a> World<'a> {
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         }
         self.set.settled().await;
-        self.delete_claims().await;
+        self.delete_pvcs().await;
     }
 
-    /// An aborted rollout is begun again.
+    /// Starts an aborted rollout again.
     async fn retry(&self) {
         wait::until("the rollout to be retried", async || {
             let set = self.set.get().await;
@@ -287,7 +287,8 @@ impl<'a> World<'a> {
         .await;
     }
 
-    /// Frees Pods of what was done to them and deletes those that are not the set's; how many there were.
+    /// Reverts what actions did to Pods, and deletes Pods that do not belong to the set. Returns how many such Pods
+    /// there were.
     async fn free_pods(&mut self) -> usize {
         let set = self.set.get().await;
         let pods = self.set.scope.pods();
@@ -298,12 +299,12 @@ impl<'a> World<'a> {
             let has_keeper = finalizers.into_iter().any(|f| f == KEEPER);
             let mut owners = pod.owner_references().iter();
             let owned = owners.any(|owner| Some(&owner.uid) == set.metadata.uid.as_ref());
-            // Where names persist nobody is excluded.
+            // With persistent names no Pod can be excluded.
             let marks = [keys::ORPHANED, keys::TO_EXCLUDE];
             let marked = marks.iter().any(|key| label(pod, key).is_some());
             let foreign = !owned || label(pod, "app") != Some("web");
             let paused = pod.annotations().contains_key(PAUSED);
-            // A set does not see it, and misses it only when it needs its ID.
+            // A set does not see an unmanaged Pod, and finds out only when it needs the ID.
             let unmanaged = label(pod, keys::CONTROL) != Some(keys::CONTROL_VALUE);
             if !has_keeper && !paused && !foreign && !marked && !unmanaged {
                 continue;
@@ -314,7 +315,7 @@ impl<'a> World<'a> {
                 metadata["finalizers"] = json!(null);
             }
             if foreign {
-                // No rule may hold it: it may hold up what the rule waits for.
+                // No rule may hold the deletion of this Pod, because the rule may wait for the Pod itself.
                 let skips = json!({ "skipRules": ["availability"] }).to_string();
                 let skips = json!({ "annotations": { keys::SKIP_RULE_CONDITIONS: skips } });
                 self.write(pod, skips).await;
@@ -329,14 +330,14 @@ impl<'a> World<'a> {
         count
     }
 
-    /// Claims that no set owns and no Pod mounts.
-    async fn delete_claims(&mut self) {
+    /// Deletes PVCs that no set owns and no Pod mounts.
+    async fn delete_pvcs(&mut self) {
         let pods = self.set.scope.pods();
         let pods = pods.list(&ListParams::default()).await.unwrap();
         let mounted: BTreeSet<_> = pods.iter().flat_map(pvcs::mounted).collect();
-        for claim in pvcs::all(self.set.scope).await {
-            let name = claim.name_any();
-            if claim.owner_references().is_empty() && !mounted.contains(&name) {
+        for pvc in pvcs::all(self.set.scope).await {
+            let name = pvc.name_any();
+            if pvc.owner_references().is_empty() && !mounted.contains(&name) {
                 self.deleted.insert(name.clone());
                 let api = pvcs::api(self.set.scope);
                 passed(api.delete(&name, &DeleteParams::default()).await);
@@ -344,7 +345,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Describes the Pods of a set that does not come to rest.
+    /// Describes the Pods of a set that does not settle.
     pub async fn describe(&self) -> String {
         let pods = self.set.scope.pods();
         let pods = pods.list(&ListParams::default()).await.unwrap();
@@ -360,9 +361,8 @@ impl<'a> World<'a> {
     }
 }
 
-/// Whether a request succeeded. 404 and 409: the object is gone or has changed. 429: a rule holds it. 403 and 422: it
-/// is refused.
-/// 500 and 504 is what the API server makes of a webhook that is killed.
+/// Whether a request succeeded. The expected failures are 404 and 409 (the object is gone or has changed), 429 (a rule
+/// holds it), 403 and 422 (refused), and 500 and 504 (the webhook was killed).
 pub fn passed<T: Debug>(outcome: kube::Result<T>) -> bool {
     match outcome {
         Ok(_) => true,

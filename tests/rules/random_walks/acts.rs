@@ -1,4 +1,4 @@
-//! What happens on a walk.
+//! The actions of a walk.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -6,10 +6,10 @@ use rand::seq::IndexedRandom;
 
 use super::endpoints::{MOODS, Mood};
 
-/// Most rule objects of a walk.
+/// Most rule objects in a walk.
 pub const OBJECTS: usize = 3;
 
-/// What a rule asks.
+/// The condition of a rule.
 #[derive(Clone, Debug)]
 pub enum Kind {
     Webhook {
@@ -29,7 +29,7 @@ pub struct Draft {
     pub filtered: bool,
 }
 
-/// A change of a rule.
+/// A change to a rule.
 #[derive(Clone, Debug)]
 pub enum Change {
     Limit(u32),
@@ -38,7 +38,7 @@ pub enum Change {
     Disable(bool),
     Rename,
     Filter(bool),
-    /// From PreCheck to PostCheck, or back.
+    /// Moves the rule from PreCheck to PostCheck, or back.
     Stage,
 }
 
@@ -46,12 +46,12 @@ pub enum Change {
 #[derive(Clone, Debug)]
 pub enum Act {
     Begin(usize, &'static [&'static str], &'static str),
-    /// Tells that all operations of a Pod are done that may be, or whatever they are at.
+    /// Finishes all operations of a Pod: only those that may be carried out, or all of them.
     Finish(usize, bool),
     Undo(usize, &'static str),
-    /// An operation is undone and begun anew, while an endpoint may still be asked about it.
+    /// Undoes an operation and begins it again, while the server may still ask an endpoint about it.
     Again(usize, &'static str),
-    /// A Pod is deleted and created again.
+    /// Deletes a Pod and creates it again.
     Remake(usize),
     Label(usize, &'static str, Option<&'static str>),
     Edit(usize, usize, Change),
@@ -60,7 +60,7 @@ pub enum Act {
     Turn(usize, Mood),
 }
 
-/// Draws one act of a walk with so many Pods and endpoints.
+/// Draws one action for a walk with this number of Pods and endpoints.
 pub fn draw(rng: &mut StdRng, pods: usize, endpoints: usize) -> Act {
     let (pod, object) = (rng.random_range(0..pods), rng.random_range(0..OBJECTS));
     match rng.random_range(0..100) {

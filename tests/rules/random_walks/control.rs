@@ -1,4 +1,4 @@
-//! The judge of the walks is worth something only if it fails: histories that it must reject, and some that it must not.
+//! Tests of the judge: histories that it must reject, and histories that it must accept.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::judge::judge;
 const URL: &str = "https://localhost:1/check";
 const POLL: &str = "https://localhost:1/poll";
 
-/// Seconds after a begin that is long ago for all clocks.
+/// A time long after every begin, in seconds.
 fn at(seconds: u64) -> u64 {
     (1_000 + seconds) * 1_000_000_000
 }
@@ -94,7 +94,7 @@ fn is_rejected(policy: &str, calls: &[Call]) -> bool {
 }
 
 #[test]
-fn grant_with_a_yes_is_accepted() {
+fn approved_grant_is_accepted() {
     for calls in [
         vec![asked(5, Answer::Yes)],
         vec![asked(5, named("p"))],
@@ -118,7 +118,7 @@ fn grant_with_a_yes_is_accepted() {
 }
 
 #[test]
-fn grant_without_a_yes_is_rejected() {
+fn unapproved_grant_is_rejected() {
     let of = |change: &dyn Fn(&mut Call)| {
         let mut call = asked(5, Answer::Yes);
         change(&mut call);
@@ -191,7 +191,7 @@ fn endpoint_that_is_down_lets_pass_by_ignore_alone() {
 }
 
 #[test]
-fn rule_that_was_edited_meanwhile_is_exempt() {
+fn grant_under_concurrently_edited_rule_is_exempt() {
     let mut all = history(json!([rule("Fail")]));
     let edit = ObjectVersion {
         at: at(5),
@@ -209,7 +209,7 @@ fn rule_that_was_edited_meanwhile_is_exempt() {
 }
 
 #[test]
-fn second_endpoint_is_to_be_asked_after_the_first() {
+fn second_endpoint_called_before_first_is_rejected() {
     let mut second = rule("Fail");
     second["name"] = json!("second");
     let mut all = history(json!([rule("Fail"), second]));

@@ -1,4 +1,4 @@
-//! Endpoints of a walk: they say yes, no, half of it, or nonsense, and are slow, dead and back again.
+//! The endpoints of a walk: they approve all Pods, some or none, answer nonsense, are slow, die and come back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +13,29 @@ use tokio::sync::Notify;
 
 use super::history::{Answer, Call};
 
-/// How an endpoint is for a while.
+/// The behaviour of an endpoint for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
     Yes,
     No,
-    /// Yes to some, and to strangers.
+    /// Approves some Pods, and names Pods that do not exist.
     Some,
-    /// Starts tasks, which it forgets now and then.
+    /// Starts tasks, and sometimes forgets them.
     Tasks,
     /// Any of the above after 1 to 3 seconds.
     Slow,
-    /// Yes or a task, in other casing.
+    /// Approves, or starts a task, with field names in another casing.
     Casing,
     Garbage,
-    /// A yes in the body of this status.
+    /// Approves in the body of an answer with this status.
     Status(u16),
-    /// Leads to where everybody passes.
+    /// Redirects to an endpoint that approves everybody.
     Redirect,
     Hangs,
     Closes,
     ClosesMidBody,
     Down,
-    /// From now on everybody passes and each task is finished.
+    /// From now on approves every Pod and finishes every task.
     Healed,
 }
 
@@ -60,7 +60,7 @@ pub const MOODS: [Mood; 18] = [
     Mood::Down,
 ];
 
-/// What a caller waits for at the longest, less some time for the machine.
+/// Longest time that a caller waits, less a margin for slow machines.
 const HANGS: u64 = 29_000_000_000;
 
 struct State {
@@ -73,12 +73,12 @@ struct State {
 pub struct Endpoint {
     pub server: RuleServer,
     state: Arc<Mutex<State>>,
-    /// Ends all answers that hang.
+    /// Ends all hanging answers.
     over: Arc<Notify>,
 }
 
 impl Endpoint {
-    /// One that says yes, and knows these names of Pods.
+    /// An endpoint that approves everybody, and knows these names of Pods.
     pub async fn start(seed: u64, names: Vec<String>) -> Endpoint {
         let (over, state) = (
             Arc::new(Notify::new()),
@@ -207,7 +207,7 @@ impl State {
         }
     }
 
-    /// Some of the names that there are, and some that there are not.
+    /// Some of the given names, and some names that do not exist.
     fn some(&mut self) -> Vec<String> {
         let mut names = self.names.clone();
         names.push("stranger".to_owned());
@@ -252,7 +252,7 @@ impl State {
     }
 }
 
-/// The same with names of fields in another casing.
+/// The same with field names in another casing.
 fn recased(reply: Reply) -> Reply {
     let Reply::Json(Value::Object(fields)) = reply else {
         return reply;
@@ -268,7 +268,7 @@ fn recased(reply: Reply) -> Reply {
     Reply::Json(Value::Object(fields.into_iter().map(recased).collect()))
 }
 
-/// What a reply means (contract 5.5), read apart from the code under test.
+/// The meaning of a reply (contract 5.5), implemented apart from the code under test.
 fn answer_of(reply: &Reply, is_poll: bool) -> Answer {
     let fields = match reply {
         Reply::Slow(_, then) => return answer_of(then, is_poll),

@@ -1,11 +1,12 @@
-//! What a walk leaves behind for its judge: all that was seen of Pods and rules, and all that endpoints heard and said.
+//! The record of a walk for the judge: everything that the watches showed of Pods and rules, and all calls and answers
+//! of the endpoints.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// How long before an operation begins, and after it goes on, a rule must have been as it is to be judged by: a replica
-/// decides by what its watch has brought, and the walk sees edits by a watch of its own.
+/// Margin around an operation during which a rule must have been unchanged to be judged: a replica decides by its own
+/// watch, and the walk sees edits by another watch.
 pub const BEFORE: u64 = 3_000_000_000;
 pub const AFTER: u64 = 2_000_000_000;
 
@@ -14,7 +15,7 @@ pub const AFTER: u64 = 2_000_000_000;
 pub struct PodVersion {
     pub uid: String,
     pub name: String,
-    /// `None`: it is gone.
+    /// `None` if the Pod is gone.
     pub labels: Option<BTreeMap<String, String>>,
     pub at: u64,
 }
@@ -24,7 +25,7 @@ pub struct PodVersion {
 pub struct ObjectVersion {
     pub uid: String,
     pub name: String,
-    /// `None`: it is gone.
+    /// `None` if the rule object is gone.
     pub rules: Option<Vec<Value>>,
     pub at: u64,
 }
@@ -32,13 +33,13 @@ pub struct ObjectVersion {
 /// The answer of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Yes to all that the call was about.
+    /// Approves everything that the call was about.
     Yes,
-    /// Yes to these alone.
+    /// Approves only these Pods.
     Named(Vec<String>),
-    /// That a task goes on, and yes to these.
+    /// Says that a task continues, and approves these Pods.
     Task(String, Vec<String>),
-    /// Nothing by the protocol.
+    /// No valid answer of the protocol.
     Error,
 }
 
@@ -47,14 +48,14 @@ pub enum Answer {
 pub struct Call {
     /// URL without the query.
     pub url: String,
-    /// Of a POST: name and stage of the rule, and the Pods.
+    /// For a POST: name and stage of the rule, and the Pods.
     pub rule: String,
     pub stage: String,
     pub pods: Vec<String>,
-    /// Of a GET: the task.
+    /// For a GET: the task.
     pub task: Option<String>,
     pub at: u64,
-    /// When the answer was sent, or when the caller no longer waited for it.
+    /// When the answer was sent, or when the caller gave up.
     pub answered_at: u64,
     pub answer: Answer,
 }
@@ -67,22 +68,22 @@ pub struct Undone {
     pub at: u64,
 }
 
-/// All of a walk.
+/// The whole record of a walk.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub pods: Vec<PodVersion>,
     pub objects: Vec<ObjectVersion>,
     pub calls: Vec<Call>,
-    /// Connections that were closed before a request could come: where, as `https://host:port`, and when.
+    /// Connections that were closed before a request arrived: the address as `https://host:port`, and the time.
     pub turned_away: Vec<(String, u64)>,
     pub undone: Vec<Undone>,
-    /// What the walk did, for the story.
+    /// The actions of the walk, for the report of a failure.
     pub acts: Vec<(u64, String)>,
 }
 
 impl History {
-    /// The rules of each object that were there, and as they are, all the time around `from..=until`, in their order. A rule
-    /// that was changed while an operation waited is not among them: which of its versions counts may be a race.
+    /// The rules of each object that existed unchanged during all of `from..=until` and the margin around it, in their
+    /// order. A rule that was changed while an operation waited is left out, because either version of it may count.
     pub fn in_force(&self, from: u64, until: u64) -> Vec<(String, Vec<Value>)> {
         let (from, until) = (from.saturating_sub(BEFORE), until + AFTER);
         let mut by_uid: BTreeMap<&str, Vec<&ObjectVersion>> = BTreeMap::new();
@@ -105,7 +106,7 @@ impl History {
         found
     }
 
-    /// All that happened in a time, to a Pod and around it, in order.
+    /// Everything that happened to a Pod and around it in a period, in order.
     pub fn story(&self, pod: &str, from: u64, until: u64) -> String {
         let mut lines: Vec<(u64, String)> = self.acts.clone();
         for version in self.pods.iter().filter(|v| v.name == pod) {

@@ -1,5 +1,5 @@
-//! The judge of a walk: no operation goes on without a yes of every endpoint that it waited for, or an error under a written
-//! `Ignore`.
+//! Judges a walk: no operation may continue without the approval of every endpoint that it waited for, except after a
+//! failed call under a written `Ignore`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::history::{Answer, Call, History, PodVersion};
 
 type Labels = BTreeMap<String, String>;
 
-/// The beginning of a task may have been stored in whole seconds.
+/// The begin of a task may be stored in whole seconds.
 const SECOND: u64 = 1_000_000_000;
 
 /// An operation that has left a stage.
@@ -20,30 +20,31 @@ pub struct Grant {
     pub uid: String,
     pub id: String,
     pub stage: &'static str,
-    /// When the operation began to wait, and when it passed.
+    /// The times at which the operation began to wait and passed.
     pub since: u64,
     pub until: u64,
-    /// What the Pod's labels were in this time.
+    /// The Pod's labels in this period.
     labels: Vec<Labels>,
 }
 
-/// What a judge finds.
+/// The findings of the judge.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// How many operations passed.
     pub grants: usize,
-    /// How often a rule held for one of them.
+    /// How many times a rule applied to one of these operations.
     pub judged: usize,
     pub violations: Vec<(Grant, String)>,
 }
 
-/// Judges all of a walk.
+/// Judges a whole walk.
 pub fn judge(history: &History) -> Verdict {
     let mut verdict = Verdict::default();
     for grant in grants(history) {
         verdict.grants += 1;
         for (object, rules) in history.in_force(grant.since, grant.until) {
-            // Within an object an endpoint is asked about an operation that the endpoints before have let pass.
+            // Within an object the server asks an endpoint only after all earlier endpoints have let the operation
+            // pass.
             let mut after = grant.since;
             for rule in rules.iter().filter(|rule| applies(rule, &grant)) {
                 let name = rule["name"].as_str().unwrap();
@@ -89,11 +90,11 @@ fn matches(selector: &Value, labels: &Labels) -> bool {
     wanted.all(|(key, value)| labels.get(key).map(String::as_str) == value.as_str())
 }
 
-/// When an endpoint first let an operation pass, asked after this moment.
+/// The time at which an endpoint, asked after `after`, first let an operation pass.
 fn passes(history: &History, rule: &Value, asks: &Value, grant: &Grant, after: u64) -> Option<u64> {
     let config = &asks["clientConfig"];
     let url = config["url"].as_str().unwrap();
-    // The default is written by admission, so what is not there is not Ignore.
+    // Admission writes the default, so an absent policy is not Ignore.
     let ignores = asks["failurePolicy"] == "Ignore";
     let is_about = |call: &&Call| {
         call.task.is_none()
@@ -116,7 +117,7 @@ fn passes(history: &History, rule: &Value, asks: &Value, grant: &Grant, after: u
             Answer::Task(id, names) => {
                 let poll = &config["poll"];
                 if poll.is_null() {
-                    continue; // there is no way to learn what becomes of it
+                    continue; // the history does not show the outcome
                 }
                 match names.contains(&grant.pod) {
                     true => moments.push(call.answered_at),
@@ -134,7 +135,7 @@ fn passes(history: &History, rule: &Value, asks: &Value, grant: &Grant, after: u
     moments.into_iter().min()
 }
 
-/// When a task let an operation pass that an answer has put into it.
+/// The time at which a task let an operation pass that an earlier answer had added to the task.
 fn finishes(
     history: &History,
     poll: &Value,
@@ -166,7 +167,7 @@ fn finishes(
     first.into_iter().chain(ignored).min()
 }
 
-/// Calls of an endpoint that found it down.
+/// Calls during which an endpoint was down.
 fn unheard(history: &History, url: &str, after: u64, until: u64) -> impl Iterator<Item = u64> {
     let all = history.turned_away.iter();
     let refused_calls = all.filter(move |(whence, at)| {
@@ -233,7 +234,7 @@ fn begun(versions: &[&PodVersion], index: usize, id: &str) -> Option<Grant> {
     let until = stamp(now, Family::PreChecked, id).unwrap_or(versions[index].at);
     let same = value(before, Family::OperationType, id) == value(now, Family::OperationType, id)
         && value(before, Family::Operating, id).is_some();
-    // Begun anew by this very write, it waits from now on.
+    // This write begins the operation again, so the operation waits from now on.
     let since = stamp(before, Family::PreCheck, id).filter(|_| same);
     Some(grant(
         versions,

@@ -1,16 +1,17 @@
-//! Random walks: whatever rules say and endpoints answer, while the server's replicas die, no operation goes on without the yes
-//! of every endpoint that it waits for, and in the end none waits for ever.
+//! Random walks: rules change and endpoints answer at random while the server's replicas die. No operation may continue
+//! without the approval of every endpoint that it waits for, and at the end no operation may wait forever.
 //!
-//! `WALK_SEED=…` repeats a walk's choices (each prints its own; with `WALKS=1` it walks alone), `WALKS=…` asks for more side by
-//! side. `WALK_MINUTES=30` walks on for so long, one walk after the other in each of as many places.
+//! `WALK_SEED=…` repeats the choices of a walk (each walk prints its seed; `WALKS=1` runs the walk alone). `WALKS=…`
+//! sets the number of concurrent walks. With `WALK_MINUTES=30` each of them is followed by further walks until the time
+//! is over.
 //!
-//! | File | What it holds |
+//! | File | Content |
 //! |---|---|
-//! | `acts` | what happens |
-//! | `world` | how it is done, and how all troubles end |
+//! | `acts` | the actions |
+//! | `world` | how actions are carried out, and how all faults end |
 //! | `endpoints` | endpoints that lie, are slow, die and come back |
-//! | `history` | what is left of a walk |
-//! | `judge` | what holds at every moment |
+//! | `history` | the record of a walk |
+//! | `judge` | the invariants that hold at every moment |
 //! | `control` | histories that the judge must reject |
 
 mod acts;
@@ -44,12 +45,12 @@ use world::World;
 
 const STEPS: usize = 40;
 
-/// What is chosen for a walk.
+/// The parameters of a walk.
 struct Plan {
     pods: usize,
     endpoints: usize,
     objects: Vec<Vec<Draft>>,
-    /// With the pause behind each, in milliseconds.
+    /// The actions, each with the pause after it in milliseconds.
     acts: Vec<(Act, u64)>,
 }
 
@@ -67,7 +68,7 @@ fn choose(seed: u64) -> Plan {
     }
 }
 
-/// What came of walks.
+/// The outcome of walks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     walks: usize,
@@ -95,7 +96,7 @@ async fn walk(bed: &Bed, seed: u64) -> Sum {
     for (object, drafts) in plan.objects.iter().enumerate() {
         wait::until("a rule", async || world.rule(object, drafts).await).await;
     }
-    // Edits of before are no excuse for what begins from now on.
+    // Edits before this moment do not excuse operations that begin later.
     tokio::time::sleep(Duration::from_nanos(history::BEFORE)).await;
     let walking = async {
         for (act, pause) in &plan.acts {
@@ -105,7 +106,7 @@ async fn walk(bed: &Bed, seed: u64) -> Sum {
         world.lift().await;
         world.until_idle().await
     };
-    // What holds on the way is judged although a walk does not come to its end.
+    // The invariants of each moment are judged even if the walk does not complete.
     let ended = AssertUnwindSafe(walking).catch_unwind().await;
     let history = history_of(&world, pods.history().await, objects.history().await);
     let verdict = judge(&history);
@@ -186,8 +187,9 @@ fn history_of(
     }
 }
 
-/// Kills the leader and others without warning, and starts them again, until `over`, at least once: every few seconds, or, by
-/// the seed, so rarely that what a leader forgets to do is not made up for by the next one.
+/// Kills the leader and other replicas without warning, and starts them again, until `over` and at least once. The seed
+/// decides whether this happens every few seconds, or so rarely that no later leader corrects what an earlier leader
+/// forgot.
 async fn kill_replicas(bed: &Bed, seed: u64, over: impl Fn() -> bool) {
     let mut rng = StdRng::seed_from_u64(seed);
     let (mut round, calm) = (0, rng.random_bool(0.5));
@@ -219,7 +221,7 @@ async fn no_pod_operates_unapproved_or_waits_forever() {
     let places = variable("WALKS").unwrap_or(2);
     let (begun, minutes) = (Instant::now(), variable("WALK_MINUTES").unwrap_or(0));
     let over = || begun.elapsed() >= Duration::from_secs(60 * minutes);
-    // Claims on the budget that a dead replica leaves behind lapse early.
+    // Claims of a dead replica lapse early.
     let bed = Bed::with_request_timeout(Duration::from_secs(20)).await;
     let (next, sums) = (Mutex::new(seed), Mutex::new(Vec::new()));
     let bad = Mutex::new(Vec::new());

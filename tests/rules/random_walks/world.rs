@@ -1,4 +1,4 @@
-//! How a walk's acts are done, and how all its troubles end.
+//! Carries out the actions of a walk, and ends all its faults.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::helpers::spec;
 
 const OBJECTS: [&str; super::acts::OBJECTS] = ["a", "b", "c"];
 
-/// A rule as it is to be.
+/// A rule as the walk wants it.
 #[derive(Clone, Debug)]
 struct Rule {
     draft: Draft,
     name: String,
     disabled: bool,
-    /// Goes into its paths.
+    /// Part of the paths of the endpoint's URL.
     version: u32,
 }
 
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// A Pod; every third has no readiness gate, since it came under the management later.
+    /// Creates a Pod. Every third Pod has no readiness gate, like Pods that became managed only after their creation.
     pub async fn make(&self, index: usize) {
         let name = &self.pods[index];
         let labels = json!({"app": "web", "fit": "yes", "tier": if index.is_multiple_of(2) { "a" } else { "b" }});
@@ -163,7 +163,7 @@ impl World {
         passed(self.scope.label(&pod, undo).await)
     }
 
-    /// Finishes the operations of a Pod that may be done.
+    /// Finishes the operations of a Pod that may be carried out.
     async fn finish(&self, pod: &str, early: bool) -> bool {
         let Ok(Some(found)) = self.scope.pods().get_opt(pod).await else {
             return false;
@@ -182,7 +182,7 @@ impl World {
         !all.is_empty() && passed(self.scope.label(pod, all.into()).await)
     }
 
-    /// Makes an object, or gives it other rules.
+    /// Creates an object, or replaces its rules.
     pub async fn rule(&mut self, object: usize, drafts: &[Draft]) -> bool {
         let rules = drafts.iter().enumerate().map(|(index, draft)| {
             self.versions += 1;
@@ -266,13 +266,13 @@ impl World {
         all
     }
 
-    /// Ends all troubles: endpoints say yes, budgets are open, labels are right.
+    /// Ends all faults: endpoints approve, budgets are open, labels are right.
     pub async fn lift(&mut self) {
         self.acts.push((now(), "ALL TROUBLES END".to_owned()));
         for endpoint in &self.endpoints {
             endpoint.turn(Mood::Healed);
         }
-        // Nothing else is written: who waits for an endpoint is to be seen without a write that wakes the leader.
+        // The walk writes nothing more: waiting operations must continue without a write that wakes the leader.
         for object in 0..OBJECTS.len() {
             let mut limited = false;
             for rule in &mut self.rules[object] {
@@ -294,14 +294,15 @@ impl World {
         }
     }
 
-    /// Waits until no Pod has an operation any more, each of which is finished when it may be; the Pods that are stuck.
+    /// Finishes each operation once it may be carried out, and waits until no Pod has an operation. Returns the Pods
+    /// that are stuck.
     pub async fn until_idle(&self) -> Vec<Pod> {
         let at_rest = wait::found(async || {
             let mut idle = true;
             for pod in self.scope.pods().list(&Default::default()).await.ok()? {
                 idle &= is_idle(&pod);
                 let may = |key: &String| key.starts_with(Family::Operate.prefix());
-                // Where the kubelet has not noticed yet that traffic is off, the Pod would flap.
+                // If the kubelet has not noticed yet that traffic is off, the Pod would become unready for a moment.
                 if pod.labels().keys().any(may) && (!is_available(&pod)) {
                     self.finish(&pod.name_any(), false).await;
                 }
@@ -320,8 +321,8 @@ impl World {
     }
 }
 
-/// Whether a request succeeded. The API server refuses it while a webhook is being killed, while a rule holds it, or
-/// when the object is gone.
+/// Whether a request succeeded. It may fail while a webhook is being killed, while a rule holds it, or when the object
+/// is gone.
 fn passed<T: Debug>(outcome: kube::Result<T>) -> bool {
     match outcome {
         Ok(_) => true,

@@ -23,9 +23,9 @@ type State = (&'static str, fn(usize) -> ObservedSet);
 /// The states.
 pub const STATES: [State; 9] = [
     ("settled", |pods| settled(pods, false)),
-    ("settled, with claims", |pods| settled(pods, true)),
+    ("settled, with PVCs", |pods| settled(pods, true)),
     ("first plan of a rollout", |pods| rollout(pods, false)),
-    ("first plan of a rollout, with claims", |pods| {
+    ("first plan of a rollout, with PVCs", |pods| {
         rollout(pods, true)
     }),
     ("rollout by label, one Pod left", labelled),
@@ -34,7 +34,7 @@ pub const STATES: [State; 9] = [
     ("all Pods have ended, names persist", |pods| {
         ended(pods, true)
     }),
-    ("all Pods are orphans, with claims", orphaned),
+    ("all Pods are orphans, with PVCs", orphaned),
 ];
 
 const NAME: &str = "web";
@@ -42,8 +42,8 @@ const UID: &str = "set-uid";
 const TIME: &str = "2026-03-01T10:00:00Z";
 
 /// A set that has reached its spec.
-fn settled(size: usize, with_claims: bool) -> ObservedSet {
-    let mut observed = empty(size, with_claims);
+fn settled(size: usize, with_pvcs: bool) -> ObservedSet {
+    let mut observed = empty(size, with_pvcs);
     let revision = revision(&mut observed);
     for id in 0..size {
         member(&mut observed, id, &revision, json!({}));
@@ -57,8 +57,8 @@ fn settled(size: usize, with_claims: bool) -> ObservedSet {
 }
 
 /// The same set with a new image.
-fn rollout(size: usize, with_claims: bool) -> ObservedSet {
-    let mut observed = settled(size, with_claims);
+fn rollout(size: usize, with_pvcs: bool) -> ObservedSet {
+    let mut observed = settled(size, with_pvcs);
     image(&mut observed, "app:2");
     let planned = plan_set(&observed).pods.len();
     assert_eq!(planned, size, "all Pods begin at once");
@@ -115,15 +115,15 @@ fn orphaned(size: usize) -> ObservedSet {
     for pod in &mut observed.pods {
         Arc::make_mut(pod).metadata.owner_references.clear();
     }
-    for claim in &mut observed.pvcs {
-        Arc::make_mut(claim).controller = None;
+    for pvc in &mut observed.pvcs {
+        Arc::make_mut(pvc).controller = None;
     }
     observed.orphans = std::mem::take(&mut observed.pods);
     observed.pool = None;
     observed.mounts.clear();
     for pod in &observed.orphans {
-        for claim in &pod.spec.pvcs {
-            observed.mounts.insert(claim.clone(), vec![Arc::clone(pod)]);
+        for pvc in &pod.spec.pvcs {
+            observed.mounts.insert(pvc.clone(), vec![Arc::clone(pod)]);
         }
     }
     observed
@@ -168,9 +168,9 @@ fn replacing(size: usize) -> ObservedSet {
 }
 
 /// The set alone.
-fn empty(size: usize, with_claims: bool) -> ObservedSet {
-    let claims = match with_claims {
-        true => vec![claim_template()],
+fn empty(size: usize, with_pvcs: bool) -> ObservedSet {
+    let pvcs = match with_pvcs {
+        true => vec![pvc_template()],
         false => Vec::new(),
     };
     let set = json!({
@@ -181,7 +181,7 @@ fn empty(size: usize, with_claims: bool) -> ObservedSet {
             "replicas": size,
             "selector": { "matchLabels": { "app": NAME } },
             "template": template("app:1"),
-            "volumeClaimTemplates": claims,
+            "volumeClaimTemplates": pvcs,
         },
     });
     ObservedSet {
@@ -222,7 +222,7 @@ fn template(image: &str) -> Value {
     })
 }
 
-fn claim_template() -> Value {
+fn pvc_template() -> Value {
     json!({
         "metadata": { "name": "data" },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
@@ -275,7 +275,7 @@ fn member(observed: &mut ObservedSet, id: usize, revision: &Revision, more: Valu
     let templates = &revision.data["spec"]["volumeClaimTemplates"];
     let template = templates.get(0);
     if let Some(template) = template {
-        observed.pvcs.push(Arc::new(claim(id, template)));
+        observed.pvcs.push(Arc::new(pvc(id, template)));
     }
     let volumes = match template {
         Some(_) => {
@@ -357,7 +357,7 @@ fn pair(observed: &mut ObservedSet, ids: std::ops::Range<usize>, offset: usize) 
     }
 }
 
-fn claim(id: usize, template: &Value) -> Pvc {
+fn pvc(id: usize, template: &Value) -> Pvc {
     let labels = [
         ("app", NAME),
         (keys::CONTROL, keys::CONTROL_VALUE),
@@ -379,8 +379,8 @@ fn claim(id: usize, template: &Value) -> Pvc {
 /// Records which Pod mounts which PVC.
 fn mount(observed: &mut ObservedSet) {
     for pod in &observed.pods {
-        for claim in &pod.spec.pvcs {
-            let mounting = observed.mounts.entry(claim.clone()).or_default();
+        for pvc in &pod.spec.pvcs {
+            let mounting = observed.mounts.entry(pvc.clone()).or_default();
             mounting.push(Arc::clone(pod));
         }
     }

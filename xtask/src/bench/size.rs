@@ -75,8 +75,8 @@ fn module_path(path: &Path, name: &str) -> PathBuf {
     parent.join(name)
 }
 
-/// The lines outside of items with `#[cfg(test)]`, and the names of the modules in other files that have this attribute. The
-/// text must have the format of rustfmt.
+/// The lines outside of items with `#[cfg(test)]`, and the names of the modules in other files that have this
+/// attribute. The text must have the format of rustfmt.
 fn strip_tests(text: &str) -> (Vec<&str>, Vec<String>) {
     let (mut code, mut modules) = (Vec::new(), Vec::new());
     let mut lines = text.lines();

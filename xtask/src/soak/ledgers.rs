@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn new_claim_of_the_same_pod_starts_without_the_fields_of_the_former() {
+    fn new_claim_of_pod_has_no_fields_of_former() {
         let mut renewed_claim = ledger(4, Value::Null);
         let claim = renewed_claim["claims"][0].as_object_mut();
         claim

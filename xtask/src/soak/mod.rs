@@ -282,7 +282,8 @@ pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result
     })
 }
 
-/// Carries out all operations while faults strike. With `rolls`, replicas change their build; otherwise leaders are killed.
+/// Carries out all operations while faults strike. With `rolls`, replicas change their build; otherwise leaders are
+/// killed.
 async fn disturb(
     fleet: &Fleet,
     actor: &Actor,

@@ -75,8 +75,9 @@ fn idle_step_warning(spec: &CollaSetSpec) -> Option<String> {
         let partition = partition.max(at_least);
         if partition >= previous {
             return Some(format!(
-                "spec.updateStrategy.rollingUpdate.steps[{index}].partition: updates no further Pod, for it keeps no fewer than \
-                 were kept before: a partition is the number of Pods that are kept on older revisions, not the number to update"
+                "spec.updateStrategy.rollingUpdate.steps[{index}].partition: updates no further Pod, because it keeps \
+                 at least as many Pods as the partition before it: a partition is the number of Pods that are kept on \
+                 older revisions, not the number to update"
             ));
         }
         previous = partition;

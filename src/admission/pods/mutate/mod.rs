@@ -39,7 +39,7 @@ impl Handler for PodMutator {
             .into_iter()
             .chain(untyped_warnings(request))
             .chain(replacement::replacement_warning(
-                &self.0.objects.claims,
+                &self.0.objects.pvcs,
                 request,
             ));
         warnings.fold(verdict, Verdict::with_warning)
@@ -68,10 +68,10 @@ impl Handler for PodMutator {
         let had = |key: &str| old.is_managed() && old.label(key).is_some();
         let mut brought = new.metadata.labels.keys().filter(|key| is_grant_label(key));
         if new.is_managed() && brought.any(|key| !had(key)) {
-            return deny("a grant");
+            return deny("the grant of its operation");
         }
         if new.is_managed() && !old.is_managed() && !validate(None, &new).is_empty() {
-            return deny("coming under the management with labels of the lifecycle");
+            return deny("a change that makes the Pod managed while it has lifecycle labels");
         }
         if removes_available(&old, &new) {
             return deny("taking it off traffic");

@@ -14,7 +14,7 @@ use super::{PodMutator, removes_available};
 use crate::admission::bypass::{AGAINST_RULE, Approval, BypassCheck};
 use crate::admission::pods::{deny_invalid_pod, parse_pod, pod_updates, service_ready};
 use crate::admission::review::{Request, Verdict};
-use crate::admission::{cache_freshness, denial, exempt};
+use crate::admission::{cache_freshness, denial, exempt, own_requests};
 use crate::api::keys::{self, Family};
 use crate::domain::grace_delete::is_deletion_in_flight;
 use crate::domain::lifecycle::restarts::{self, PendingRestarts};
@@ -76,8 +76,8 @@ impl PodUpdate<'_> {
     }
 
     /// The IDs that ask for the grant of PreCheck with this UPDATE. A write of the status may report that the Pod is
-    /// Ready again. It does not advance an operation that waits for PreCheck: the leader asks for the grant in a write of
-    /// its own, which shows the state of that moment.
+    /// Ready again. It does not advance an operation that waits for PreCheck: the leader asks for the grant in a write
+    /// of its own, which shows the state of that moment.
     fn ids_asking_for_grant(&self, run: &LifecycleWrite<'_>) -> Vec<String> {
         let mut ids = run.ids_awaiting_stage(Stage::PreCheck);
         ids.retain(|id| {
@@ -318,7 +318,7 @@ impl PodMutator {
             request: update.request,
             carrier: update.new,
             dry_run: update.request.dry_run,
-            is_asked_for,
+            is_asked_for: is_asked_for && !own_requests::is_own_write(update.request),
             deadline: update.deadline,
         }
     }
@@ -327,7 +327,7 @@ impl PodMutator {
     fn record_restarts(&self, request: &Request, old: &Pod, new: &mut Pod) {
         if let Err(problem) = PendingRestarts::from_pod(old) {
             // This write drops the annotation, so the warning is logged once.
-            warn!(namespace = %old.metadata.namespace, pod = %old.metadata.name, problem, "annotation {} can't be read and is dropped", keys::AWAITS_RESTART);
+            warn!(namespace = %old.metadata.namespace, pod = %old.metadata.name, problem, "the annotation {} can't be read; it is removed and treated as absent", keys::AWAITS_RESTART);
         }
         let with_status = match is_status_write(request) {
             true => &*new,

@@ -30,8 +30,8 @@ pub async fn update_disruptions(
         disruption.detail.containers = change.containers;
         let is_off = is_offline_throughout(old, new) && !old.is_available();
         if is_off || inplace::withdraws_deferred_resize(old, new) {
-            // No budget holds this change. Either the rules have let the operation begin, and the claim only keeps its
-            // place until the restart. Or the change withdraws a deferred resize for which the Pod already has a place.
+            // No budget holds this change. Either the rules have let the operation begin, and the claim only
+            // lasts until the restart. Or the change withdraws a deferred resize for which the Pod already has a claim.
             let rules = context.index.rules_covering_pod(old);
             disruption.bypassed_rules = rules.into_iter().map(|rule| rule.name).collect();
         }
@@ -150,8 +150,8 @@ enum OwnerLookup {
     Unknown,
 }
 
-/// Looks up the owners of a Pod. At most `remaining_lookups` owners are read, and `remaining_lookups` is reduced by their
-/// number.
+/// Looks up the owners of a Pod. At most `remaining_lookups` owners are read, and `remaining_lookups` is reduced by
+/// their number.
 async fn look_up_owners(
     context: &AdmissionContext,
     pod: &Pod,

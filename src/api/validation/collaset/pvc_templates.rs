@@ -38,7 +38,7 @@ pub(super) fn check_pvc_templates(templates: &[Value], errors: &mut FieldErrors)
             ));
         }
         if spec["resources"]["requests"]["storage"].is_null() {
-            let problem = "is required: say how much is claimed, such as 10Gi";
+            let problem = "is required: set it to the size of the volume, such as 10Gi";
             let path = format!("{path}.spec.resources.requests.storage");
             errors.push(FieldError::missing_field(path, problem));
         }

@@ -203,7 +203,8 @@ fn check_pod_lists(lists: [(&str, &Vec<String>); 3], errors: &mut FieldErrors) {
                 }
                 Some(before) => {
                     let problem = format!(
-                        "is in {before} too: a Pod is excluded, included or deleted, one of these; take it out of one list"
+                        "is in {before} too: a Pod can only be excluded, included or deleted; remove it from one of \
+                         the lists"
                     );
                     errors.push(FieldError::new(path, name, problem));
                 }

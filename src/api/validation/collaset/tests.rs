@@ -13,13 +13,13 @@ fn spec(part: Value) -> CollaSetSpec {
             "metadata": { "labels": { "app": "a", "kusionstack.io/control": "true" } },
             "spec": { "containers": [{ "name": "c", "image": "i" }] },
         },
-        "volumeClaimTemplates": [claim("data")],
+        "volumeClaimTemplates": [pvc_template("data")],
     });
     json_patch::merge(&mut spec, &part);
     serde_json::from_value(spec).unwrap()
 }
 
-fn claim(name: &str) -> Value {
+fn pvc_template(name: &str) -> Value {
     json!({
         "metadata": { "name": name },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": 1 } } },
@@ -52,7 +52,7 @@ fn good_specs_pass() {
         json!({ "scaleStrategy": { "context": "pool", "podToExclude": ["a"], "podToInclude": ["b"], "podToDelete": ["c"],
             "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Retain", "whenScaled": "Delete" } } }),
         json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" }, "scaleStrategy": { "podToDelete": ["c"] } }),
-        json!({ "volumeClaimTemplates": [claim("a"), claim("b")] }),
+        json!({ "volumeClaimTemplates": [pvc_template("a"), pvc_template("b")] }),
     ] {
         assert_eq!(of(part.clone()), NONE, "{part}");
     }
@@ -193,7 +193,7 @@ fn progress_deadline_is_longer_than_min_ready_seconds() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_errors_are_reported_together() {
     assert_eq!(
         lines(&validate("web", &CollaSetSpec::default())),
         [
@@ -227,7 +227,7 @@ fn everything_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
-fn the_name_leaves_room_for_what_is_derived_from_it() {
+fn collaset_name_leaves_room_for_derived_names() {
     let sequence =
         || spec(json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } }));
     let (long, longer) = ("a".repeat(57), "a".repeat(64));
@@ -325,7 +325,7 @@ fn the_selector_is_well_formed_and_matches_the_template() {
 }
 
 #[test]
-fn the_template_has_the_shape_of_one() {
+fn malformed_template_is_refused_with_path() {
     let labels = "spec.template.metadata.labels: is required: a map from text to text with the labels that spec.selector matches";
     let wrong = labels.replace("labels: is", "labels: an object: is");
     for (template, want) in [
@@ -349,7 +349,7 @@ fn the_template_has_the_shape_of_one() {
 }
 
 #[test]
-fn labels_of_single_pods_are_not_for_the_template() {
+fn labels_of_single_pods_are_refused_in_template() {
     for key in [
         keys::INSTANCE_ID,
         keys::REVISION,
@@ -388,10 +388,10 @@ fn labels_of_single_pods_are_not_for_the_template() {
 
 #[test]
 fn pvc_templates_need_unique_names_and_storage_requests() {
-    let nameless = json!({ "spec": claim("x")["spec"] });
+    let nameless = json!({ "spec": pvc_template("x")["spec"] });
     assert_eq!(
         of(
-            json!({ "volumeClaimTemplates": [claim("a"), nameless, claim("a"), claim("A.b"), { "metadata": { "name": "d" } }] })
+            json!({ "volumeClaimTemplates": [pvc_template("a"), nameless, pvc_template("a"), pvc_template("A.b"), { "metadata": { "name": "d" } }] })
         ),
         [
             "spec.volumeClaimTemplates[1].metadata.name: is required: it is the name of the volume that containers mount",
@@ -400,13 +400,14 @@ fn pvc_templates_need_unique_names_and_storage_requests() {
             "spec.volumeClaimTemplates[3].metadata.name: \"A.b\": must have at most 63 lower-case letters, digits or '-', and \
              begin and end with a letter or digit",
             "spec.volumeClaimTemplates[4].spec.accessModes: is required: list at least one, such as ReadWriteOnce",
-            "spec.volumeClaimTemplates[4].spec.resources.requests.storage: is required: say how much is claimed, such as 10Gi",
+            "spec.volumeClaimTemplates[4].spec.resources.requests.storage: is required: set it to the size of the \
+             volume, such as 10Gi",
         ]
     );
 }
 
 #[test]
-fn context_is_the_name_of_an_object() {
+fn invalid_context_name_is_refused() {
     for good in ["", "pool", "a.b-c"] {
         assert_eq!(of_scale(json!({ "context": good })), NONE, "{good}");
     }
@@ -423,7 +424,7 @@ fn context_is_the_name_of_an_object() {
 }
 
 #[test]
-fn a_pod_is_named_once() {
+fn pod_named_twice_is_refused() {
     assert_eq!(
         of_scale(
             json!({ "podToExclude": ["a", "a"], "podToInclude": ["b", ""], "podToDelete": ["a", "c", "b"] })
@@ -431,16 +432,16 @@ fn a_pod_is_named_once() {
         [
             "spec.scaleStrategy.podToExclude[1]: \"a\": is in podToExclude already: take it out here",
             "spec.scaleStrategy.podToInclude[1]: \"\": must be the name of a Pod: take the empty entry out",
-            "spec.scaleStrategy.podToDelete[0]: \"a\": is in podToExclude too: a Pod is excluded, included or deleted, one of \
-             these; take it out of one list",
-            "spec.scaleStrategy.podToDelete[2]: \"b\": is in podToInclude too: a Pod is excluded, included or deleted, one of \
-             these; take it out of one list",
+            "spec.scaleStrategy.podToDelete[0]: \"a\": is in podToExclude too: a Pod can only be excluded, included or \
+             deleted; remove it from one of the lists",
+            "spec.scaleStrategy.podToDelete[2]: \"b\": is in podToInclude too: a Pod can only be excluded, included or \
+             deleted; remove it from one of the lists",
         ]
     );
 }
 
 #[test]
-fn persistent_names_allow_no_exchange() {
+fn persistent_names_refuse_exclusion_and_inclusion() {
     let part = json!({
         "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" },
         "scaleStrategy": { "podToExclude": ["a"], "podToInclude": ["b"] },
@@ -457,7 +458,7 @@ fn persistent_names_allow_no_exchange() {
 }
 
 #[test]
-fn selector_and_context_stay_as_they_are() {
+fn selector_and_context_are_immutable() {
     let change = |old: Value, new: Value| lines(&validate_change(&spec(old), &spec(new)));
     let with_context = |context: &str| json!({ "scaleStrategy": { "context": context } });
     let with_label = |value: &str| json!({ "selector": { "matchLabels": { "app": value } } });

@@ -73,7 +73,8 @@ fn check_rule(rule: &Rule, path: &str, errors: &mut FieldErrors) {
         ));
     }
     if let Some(first) = rule.conditions.first() {
-        let problem = "is not a known condition, and none is: take it out; filter.labelSelector limits a rule to some Pods";
+        let problem = "is not known, because this version supports no condition: take it out; use filter.labelSelector \
+            to limit the rule to some Pods";
         errors.push(FieldError::new(
             format!("{path}.conditions[0]"),
             first,
@@ -194,7 +195,7 @@ fn check_webhook(rule: &WebhookRule, path: &str, errors: &mut FieldErrors) {
 
 fn check_parameter(parameter: &Parameter, path: &str, errors: &mut FieldErrors) {
     if parameter.key.is_empty() {
-        let problem = "is required: the endpoint finds the value by it";
+        let problem = "is required: the endpoint finds the value by this key";
         errors.push(FieldError::missing_field(format!("{path}.key"), problem));
     }
     if !parameter.value.is_empty() {

@@ -54,7 +54,7 @@ fn the_selector_is_required_and_well_formed() {
 }
 
 #[test]
-fn odd_bounds_are_named() {
+fn invalid_bounds_are_refused_with_field() {
     let neither = "must be a percentage from \"0%\" to \"100%\" such as \"30%\", or a count written without quotes such as 3";
     for text in ["30", "-1%", "300%"] {
         let want =
@@ -75,7 +75,7 @@ fn odd_bounds_are_named() {
 }
 
 #[test]
-fn a_rule_is_exactly_one_thing() {
+fn rule_has_exactly_one_kind() {
     assert_eq!(
         of_rule(json!({ "name": "a" })),
         ["spec.rules[0]: needs one of availablePolicy, labelCheck and webhook"]
@@ -107,7 +107,7 @@ fn a_rule_is_exactly_one_thing() {
 }
 
 #[test]
-fn names_stages_and_conditions() {
+fn invalid_names_stages_and_conditions_are_refused() {
     let policy = json!({ "maxUnavailableValue": 1 });
     let rules = json!([{ "availablePolicy": policy }, { "name": "a", "availablePolicy": policy }, { "name": "a", "availablePolicy": policy }]);
     assert_eq!(
@@ -123,8 +123,8 @@ fn names_stages_and_conditions() {
         of_rule(rule),
         [
             "spec.rules[0].stage: \"Later\": must be PreCheck or PostCheck",
-            "spec.rules[0].conditions[0]: \"x\": is not a known condition, and none is: take it out; \
-             filter.labelSelector limits a rule to some Pods",
+            "spec.rules[0].conditions[0]: \"x\": is not known, because this version supports no condition: take it \
+             out; use filter.labelSelector to limit the rule to some Pods",
             "spec.rules[0].filter.labelSelector.matchLabels[a]: \"b c\": must have at most 63 letters, digits, '-', '_' \
              or '.', and begin and end with a letter or digit",
         ]
@@ -132,7 +132,7 @@ fn names_stages_and_conditions() {
 }
 
 #[test]
-fn webhooks() {
+fn invalid_webhooks_are_refused() {
     assert_eq!(
         of_rule(json!({ "name": "a", "webhook": { "failurePolicy": "Maybe" } })),
         [
@@ -159,7 +159,7 @@ fn webhooks() {
 }
 
 #[test]
-fn parameters() {
+fn invalid_parameters_are_refused() {
     let from = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
     let parameters = json!([
         { "key": "good", "value": "v", "valueFrom": from("[") },
@@ -175,7 +175,7 @@ fn parameters() {
     );
     let at = "spec.rules[0].webhook.parameters";
     let want = [
-        format!("{at}[2].key: is required: the endpoint finds the value by it"),
+        format!("{at}[2].key: is required: the endpoint finds the value by this key"),
         format!(
             "{at}[3]: needs a value, or in valueFrom.fieldRef the field of the Pod that has it"
         ),

@@ -100,7 +100,7 @@ async fn observe_managed_pods(
     let listed = api_reads::list_all_pages(client, path.path(), &labels);
     match api_reads::call_with_timeout("list", "pods", Some(namespace), listed).await {
         Ok(listed) => return Ok(listed.into_iter().map(Arc::new).collect()),
-        Err(e) if covered => notes.add("which Pods use budgets up is known from claims alone", &e),
+        Err(e) if covered => notes.add("only the claims show which Pods use a budget", &e),
         Err(e) => notes.add(
             "whether updateStrategy.maxUnavailable or maxSurge holds the Pod is not known",
             &e,

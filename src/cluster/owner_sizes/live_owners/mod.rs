@@ -304,9 +304,8 @@ impl LiveOwners {
                 return outcome;
             }
         }
-        let failure = ReadFailure::transient_failure(
-            "its Pods are given other owner references all the time",
-        );
+        let failure =
+            ReadFailure::transient_failure("its Pods get other owner references all the time");
         Err(self.to_read_error(namespace, uid, failure))
     }
 

@@ -424,7 +424,7 @@ async fn too_many_owner_references_fail_unless_owner_is_found() {
 }
 
 #[tokio::test]
-async fn owner_that_sets_no_number_is_told_with_the_field() {
+async fn owner_without_replicas_is_reported_with_its_field() {
     let rig = rig(2, rollout());
     serve_rollouts(&rig.fake, true);
     let message =
@@ -454,7 +454,7 @@ async fn owner_that_sets_no_number_is_told_with_the_field() {
 }
 
 #[tokio::test]
-async fn all_owners_that_can_not_be_read_are_told() {
+async fn all_unreadable_owners_are_reported() {
     let rig = rig(1, rollout());
     serve_rollouts(&rig.fake, true);
     let mut other = rollout();

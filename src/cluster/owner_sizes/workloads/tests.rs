@@ -366,7 +366,7 @@ fn marks_of_deleted_owners_without_pods_are_forgotten() {
 }
 
 #[test]
-fn pods_that_a_controller_has_seen_are_no_news() {
+fn change_of_seen_pods_alone_is_no_workload_change() {
     let (mut known, uid) = (Workloads::default(), Uid::from("a"));
     let mut put = |version, pods_seen| {
         let workload = Workload {

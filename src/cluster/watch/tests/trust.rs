@@ -30,7 +30,7 @@ enum Watch {
     Quiet,
 }
 
-/// An API server whose watches have these behaviours one after the other. The last behaviour is repeated for ever. The
+/// An API server whose watches have these behaviours one after the other. The last behaviour is repeated forever. The
 /// server records the requests.
 #[derive(Clone)]
 struct Server {
@@ -339,7 +339,7 @@ async fn watch_whose_answer_begins_late_is_followed_throughout() {
 
 /// A connection that hung may deliver old events, while newer events are still missing.
 #[tokio::test(start_paused = true)]
-async fn event_is_no_sign_that_all_is_known() {
+async fn event_alone_does_not_restore_trust() {
     let (alive, requests) = followed(&[Watch::Mute, Watch::Trails], 60).await;
     assert_eq!(alive[10..], [false; 50], "{requests:?}");
 }

@@ -41,7 +41,8 @@ fn describe_retry(execution: &PlanExecution<'_>) -> String {
         false => RETRY,
     };
     format!(
-        "its dry run had passed, so it is tried with pauses that grow to a minute; the annotation {}: {command} has it tried soon",
+        "its dry run has passed, so it is tried again with pauses that grow to a minute; to have it tried soon, set \
+         the annotation {}: {command}",
         keys::ROLLOUT
     )
 }

@@ -281,7 +281,7 @@ async fn resolve_name_conflict(
         return Err(Halt::Moved);
     }
     let message = format!(
-        "Pod {name} is there and does not belong to this CollaSet; delete it, the name is that of instance ID {id}"
+        "Pod {name} has the name of instance ID {id} and does not belong to this CollaSet; delete it"
     );
     Err(Halt::Failed(FailedStep::ScaleOut, message))
 }

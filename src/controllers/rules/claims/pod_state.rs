@@ -205,7 +205,7 @@ async fn read_claim_pod(
     let read = pod_requests::get_pod(&context.client, &claimed.rule.namespace, name);
     let live = api_request::within(API_CALL_TIMEOUT, read).await;
     let live = live.inspect_err(|failure| {
-        warn!(pod = %name, error = failure.text(), "the Pod of a claim could not be read");
+        warn!(pod = %name, error = failure.text(), "the Pod of a claim could not be read; the claim stays until a read succeeds");
     });
     Some(
         live.ok()?

@@ -22,7 +22,7 @@ const RELEASED_OWNER_TRIES: u32 = 2;
 /// 1,000 s.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(20);
 
-/// The owners that were released and are to be woken.
+/// The released owners whose controllers must be woken.
 #[derive(Default)]
 pub struct ReleasedOwners(Mutex<HashMap<OwnerKey, OwnerBackoff>>);
 

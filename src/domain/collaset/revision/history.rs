@@ -288,7 +288,8 @@ fn free_hash(
     (hash, collisions)
 }
 
-/// Deletes the oldest revisions that are not in use, beyond the history limit. Revisions with the names in `needed_names` stay.
+/// Deletes the oldest revisions that are not in use, beyond the history limit. Revisions with the names in
+/// `needed_names` stay.
 fn delete_unused<'a>(
     set: &CollaSet,
     readable: &'a [Arc<Revision>],

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_readable_annotation_there_is_nothing_to_wait_for() {
+    fn unreadable_annotation_awaits_nothing() {
         for annotation in ["{}", "", "nonsense", "[]"] {
             assert_eq!(
                 update_progress(&pod(annotation, "sha-1", "run-1")),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_cannot_be_pulled_is_said() {
+    fn unpullable_image_is_reported() {
         let last = last_pod_status(&pod("", "sha-1", "run-1"), &of_image());
         let mut stuck = pod(&last, "sha-1", "run-1");
         stuck.status.container_statuses[1] = serde_json::from_value(json!({
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_is_waited_for_while_the_kubelet_says_so() {
+    fn resize_is_awaited_while_kubelet_reports_progress() {
         let change = InPlaceChange::Yes {
             labels: Default::default(),
             annotations: BTreeMap::new(),

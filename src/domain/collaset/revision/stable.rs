@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn noted_revision_is_stable_while_it_is_there() {
+    fn noted_revision_is_stable_while_it_exists() {
         let revisions = [(2, "canary", 2), (3, "former", 1)];
         for note in ["former", "canary"] {
             assert_eq!(noted("former", &revisions, Some(note)), note);
@@ -112,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn template_is_stable_where_nothing_else_is_in_use() {
+    fn template_is_stable_if_no_other_revision_is_used() {
         assert_eq!(stable("new", &[]), "new");
     }
 
     #[test]
-    fn note_of_a_set_whose_pods_are_gone_says_nothing() {
+    fn stable_note_without_pods_is_ignored() {
         let former = Arc::new(Revision {
             name: "former".to_owned(),
             stable: Some("former".to_owned()),

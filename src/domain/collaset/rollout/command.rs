@@ -86,13 +86,13 @@ fn apply_command(
     {
         return Ok((
             "RolloutRetried",
-            "what was refused although its dry run had passed is tried again".to_owned(),
+            "writes that were refused although their dry run had passed are tried again".to_owned(),
         ));
     }
     if !rollout.is_on {
         let remedy = match command {
             ABORT => {
-                "; to take a complete one back, apply the former template, and lower a partition that keeps Pods"
+                "; to undo a complete rollout, apply the former template, and lower a partition that keeps Pods"
             }
             _ => "",
         };

@@ -73,7 +73,7 @@ impl StoredRollout {
         self.stands_in || self.is_aborted() && self.is_current_lost
     }
 
-    /// Which Pods are to be updated now. An aborted rollout takes back every Pod that it has updated.
+    /// Which Pods the rollout updates now. An aborted rollout takes back every Pod that it has updated.
     pub fn scope(&self) -> UpdateScope {
         match (self.whole, self.current_step()) {
             _ if self.is_frozen() => UpdateScope::Partition(usize::MAX),
@@ -85,7 +85,7 @@ impl StoredRollout {
         }
     }
 
-    /// Which Pods are to be updated when all steps are over.
+    /// Which Pods the rollout updates when all steps are over.
     pub fn final_scope(&self) -> UpdateScope {
         match self.is_aborted() {
             true if self.is_frozen() => UpdateScope::Partition(usize::MAX),

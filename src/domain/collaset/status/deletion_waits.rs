@@ -91,13 +91,14 @@ pub fn describe_orphaning(facts: &SetFacts) -> Option<String> {
     let is_left = kinds.iter().all(|(_, names)| names.is_empty());
     let wait = match reclaim::awaits_garbage_collector(set) {
         true if is_left => {
-            "the garbage collector is to take the finalizer orphan off; if that lasts for minutes, the API server can't call the webhook \
-             collaset-leaving.apps.kusionstack.io: see docs/server-down.md"
+            "waits for the garbage collector to remove the finalizer orphan; if this lasts for minutes, the API server \
+             can't call the webhook collaset-leaving.apps.kusionstack.io: see docs/server-down.md"
         }
         true => {
-            "the garbage collector is to take the owner off what stays, and then the finalizer orphan"
+            "waits for the garbage collector to remove the owner references of the objects that stay, and then the \
+             finalizer orphan"
         }
-        false => "the owner is taken off what the garbage collector has left",
+        false => "the controller removes the owner references that the garbage collector has left",
     };
     Some(format!("{wait}{}", remaining.collect::<String>()))
 }
@@ -144,8 +145,5 @@ pub fn list_blocking_finalizers<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> 
 
 pub fn describe_finalizer_wait(pod: &Pod) -> String {
     let finalizers: Vec<_> = blocking_finalizers(pod).take(MAX_NAMES).collect();
-    format!(
-        "waits until finalizer {} is taken off",
-        finalizers.join(", ")
-    )
+    format!("waits until finalizer {} is removed", finalizers.join(", "))
 }

@@ -16,7 +16,7 @@ pub struct MembershipRequests {
     /// Pods that `podToDelete` names and whose deletion a later plan requests: once the set is no longer paused, or
     /// once other Pods have entered or left.
     pub postponed: usize,
-    /// Pods that are to be replaced and whose new Pod does not exist yet.
+    /// Pods that must be replaced and whose new Pod does not exist yet.
     pub unpaired: usize,
     /// Pods that leave the set alive with this plan.
     pub excluded: usize,

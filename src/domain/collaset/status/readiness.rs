@@ -120,8 +120,8 @@ impl ConditionInputs {
         let pool_limit = &self.no_room;
         let more = match self.requests.unpaired {
             0 => String::new(),
-            1 => ", 1 is to be".to_owned(),
-            unpaired => format!(", {unpaired} are to be"),
+            1 => ", 1 more will be".to_owned(),
+            unpaired => format!(", {unpaired} more will be"),
         };
         let mut origins = facts.members.values();
         let stopped = origins.any(|pod| pairs::is_pair_paused(facts, pod));

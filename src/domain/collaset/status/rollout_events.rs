@@ -52,8 +52,9 @@ fn begin_or_end_event(
             return None;
         }
         if status.replicas == 0 && status.current_revision == *revision {
-            let message =
-                format!("revision {revision} has no Pod to reach; the next Pods are made of it");
+            let message = format!(
+                "there is no Pod to update to revision {revision}; new Pods are made of it"
+            );
             return Some(set_event(false, "RolloutCompleted", message));
         }
         let when = if paused { " once the set goes on" } else { "" };

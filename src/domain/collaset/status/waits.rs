@@ -80,7 +80,7 @@ fn describe_raised_partition(facts: &SetFacts, count: usize) -> String {
         false => format!("set the annotation {}={}", keys::ROLLOUT, rollout::ABORT),
     };
     format!(
-        "; {}: {remedy} to take all back",
+        "; {}: {remedy} to roll all of them back",
         messages::partition_keeps_updated(partition)
     )
 }
@@ -97,8 +97,8 @@ pub fn describe_pending_abort(facts: &SetFacts) -> String {
     format!("the rollout of revision {revision} is aborted; Pods go back to revision {current}")
 }
 
-/// Says that the new Pod of a pair, if it is to be excluded, leaves once it has taken the place of its origin; `None`
-/// for every other Pod.
+/// Says that the new Pod of a pair, if a user wants to exclude it, leaves once it has taken the place of its origin;
+/// `None` for every other Pod.
 pub fn describe_later_exclusion(facts: &SetFacts, pod: &Pod) -> Option<String> {
     let waits = facts.is_new_half(pod) && facts.leaves_alive(pod);
     let origin = pod
@@ -341,7 +341,7 @@ fn describe_operation(facts: &SetFacts, pod: &Pod) -> Option<String> {
             }),
         },
         _ => Some(format!(
-            "is to come back: {}",
+            "comes back on traffic: {}",
             describe_pod(Some(facts.observed), pod)
         )),
     }
@@ -388,7 +388,8 @@ pub fn describe_resized_pods(facts: &SetFacts) -> Option<String> {
         let revisions = facts.resized_to(pod).iter().map(|r| &*r.name);
         let revisions: Vec<_> = revisions.collect();
         format!(
-            "Pod {} is kept on revision {} and has resources of {}, as its update got no further; update it, or delete it to have it made again",
+            "Pod {} is kept on revision {} and has resources of {}, because its update did not finish; update it, or \
+             delete it to have it made again",
             pod.metadata.name,
             pod.label(keys::REVISION).unwrap_or_default(),
             messages::list_names(&revisions, MAX_NAMES),
@@ -420,7 +421,7 @@ fn describe_deletion(facts: &SetFacts, pod: &Pod) -> Option<String> {
         },
         None => describe_blocked_lifecycle(facts.observed, pod),
     };
-    Some(format!("is to be deleted{waits}"))
+    Some(format!("will be deleted{waits}"))
 }
 
 /// Describes what a Pod waits for before it may go off traffic.

@@ -42,7 +42,7 @@ fn user_deletion_during_update_blocks_no_other_pod() {
     assert_eq!(updated, 2);
     let message = condition(&world, "Ready").2;
     let expected = format!(
-        "Pod {} is to be deleted, and off traffic; its deletion is refused: policy",
+        "Pod {} will be deleted, and off traffic; its deletion is refused: policy",
         pod.metadata.name
     );
     assert!(message.contains(&expected), "{message}");
@@ -138,7 +138,8 @@ fn lost_pool_recovers_ended_instance_while_scale_in_is_held() {
     });
 }
 
-/// The Pod of instance 0, which a user deletes while the deletion is refused. It then fails and is to be excluded.
+/// The Pod of instance 0, which a user deletes while the deletion is refused. It then fails, and a user asks to exclude
+/// it.
 fn failed_to_go_and_to_leave() -> (World, Pod) {
     let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
@@ -157,7 +158,7 @@ fn failed_pod_to_delete_and_exclude_is_reported_with_reason() {
     let (mut world, pod) = failed_to_go_and_to_leave();
     let message = condition(&world, "Ready").2;
     let expected = format!(
-        "Pod {} is to be deleted, and off traffic; its deletion is refused: policy",
+        "Pod {} will be deleted, and off traffic; its deletion is refused: policy",
         pod.metadata.name
     );
     assert!(message.contains(&expected), "{message}");

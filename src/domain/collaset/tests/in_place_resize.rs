@@ -265,7 +265,7 @@ fn never_resized_pod_is_recreated_despite_later_image() {
 }
 
 #[test]
-fn two_resizes_that_came_no_further_are_both_taken_back() {
+fn two_unfinished_resizes_are_both_reverted() {
     let mut world = half_resized(json!({}), Resizing::Prompt);
     world.faults.refused.clear();
     world.edit(resources("app:3", "3"));

@@ -20,7 +20,7 @@ fn running(world: &World, image: &str) -> usize {
     world.images().into_iter().filter(|i| *i == image).count()
 }
 #[test]
-fn status_wiped_during_canary() {
+fn rollout_position_survives_loss_of_status() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
@@ -30,7 +30,7 @@ fn status_wiped_during_canary() {
 }
 
 #[test]
-fn status_wiped_after_abort() {
+fn aborted_rollout_updates_no_further_pod_after_status_loss() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
@@ -42,7 +42,7 @@ fn status_wiped_after_abort() {
 }
 
 #[test]
-fn current_revision_deleted_during_canary() {
+fn canary_pause_survives_deletion_of_current_revision() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
@@ -53,7 +53,7 @@ fn current_revision_deleted_during_canary() {
 }
 
 #[test]
-fn update_condition_after_promotion() {
+fn promotion_ends_the_reason_step_paused() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
@@ -66,7 +66,7 @@ fn update_condition_after_promotion() {
 }
 
 #[test]
-fn update_condition_after_abort_and_new_template() {
+fn new_template_ends_the_reason_rollout_aborted() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
@@ -82,7 +82,7 @@ fn update_condition_after_abort_and_new_template() {
 }
 
 #[test]
-fn update_condition_after_paused() {
+fn resumed_set_ends_the_reason_paused() {
     let mut w = settled(4, json!({}));
     w.edit(json!({ "paused": true }));
     w.image("app:2");
@@ -120,7 +120,7 @@ fn settle_with_lost(w: &mut World, lost: &[&str]) {
 }
 
 #[test]
-fn recreate_with_a_lost_node_sequence() {
+fn recreate_updates_other_pods_beside_lost_node() {
     let mut w = settled(
         5,
         json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" }, "updateStrategy": { "podUpgradePolicy": "Recreate" } }),
@@ -147,7 +147,7 @@ fn recreate_with_a_lost_node_sequence() {
 }
 
 #[test]
-fn deadline_while_replace_waits_for_a_rule() {
+fn deadline_stops_while_rule_holds_origins() {
     let mut w = settled(
         3,
         json!({ "progressDeadlineSeconds": 600, "updateStrategy": { "podUpgradePolicy": "Replace" } }),
@@ -188,7 +188,7 @@ fn deadline_while_replace_waits_for_a_rule() {
 }
 
 #[test]
-fn rollback_whose_renumbering_is_refused() {
+fn rollback_proceeds_while_revision_renumbering_is_refused() {
     let mut w = settled(
         4,
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 3 } } } }),
@@ -226,7 +226,7 @@ fn new_template_is_refused_while_old_rollout_is_paused() {
 }
 
 #[test]
-fn min_ready_counts_for_the_end_of_a_rollout() {
+fn rollout_ends_only_after_min_ready_seconds() {
     // The Pods are Ready but not available because of `minReadySeconds`, so the rollout is not over.
     let mut w = settled(
         3,
@@ -252,7 +252,7 @@ fn min_ready_counts_for_the_end_of_a_rollout() {
 }
 
 #[test]
-fn last_pause_after_partition_zero() {
+fn set_is_not_ready_at_pause_after_last_partition() {
     let mut w = settled(
         3,
         steps(json!([{ "partition": 2 }, { "partition": 0 }, { "pause": {} }])),
@@ -263,7 +263,7 @@ fn last_pause_after_partition_zero() {
 }
 
 #[test]
-fn scale_to_zero_and_back_in_canary() {
+fn scale_to_zero_and_back_keeps_canary_count() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
@@ -275,7 +275,7 @@ fn scale_to_zero_and_back_in_canary() {
 }
 
 #[test]
-fn scale_in_leaves_only_canaries() {
+fn scale_out_after_canaries_remain_keeps_canary_count() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
@@ -294,7 +294,7 @@ fn scale_in_leaves_only_canaries() {
 }
 
 #[test]
-fn abort_of_recreate_with_changed_claims_keeps_the_data() {
+fn abort_of_recreate_with_changed_pvc_templates_keeps_data() {
     let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "steps": [{ "partition": 2 }, { "pause": {} }] } });
     let mut w = settled(3, spec);
@@ -327,7 +327,7 @@ fn stalled_after_abort_stays_while_a_pod_is_lost() {
 }
 
 #[test]
-fn scale_condition_while_scaling() {
+fn scale_condition_is_not_true_while_scaling() {
     let mut w = settled(2, json!({}));
     w.edit(json!({ "replicas": 5 }));
     w.run_plan();
@@ -335,7 +335,7 @@ fn scale_condition_while_scaling() {
 }
 
 #[test]
-fn steps_shortened_midway() {
+fn shortened_steps_keep_the_rollout_within_their_partition() {
     let mut w = settled(
         10,
         steps(
@@ -354,7 +354,7 @@ fn steps_shortened_midway() {
 }
 
 #[test]
-fn switch_to_by_label_and_back_during_rollout() {
+fn switch_to_by_label_and_back_keeps_canary_count() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();
@@ -582,7 +582,7 @@ fn pod_to_include_is_not_scaled_in() {
 }
 
 #[test]
-fn pods_that_stay_on_older_revisions_are_told() {
+fn pods_kept_on_older_revisions_are_reported() {
     let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
     let mut world = settled(2, by_label);
     world.image("app:2");
@@ -645,7 +645,7 @@ fn inclusion_is_reported_with_id_once_written() {
 }
 
 #[test]
-fn exclusion_is_told_once_it_is_written() {
+fn exclusion_is_reported_once_written() {
     let mut world = settled(2, json!({}));
     let pod = world.pods.values().next().unwrap().metadata.clone();
     world.faults.stubborn.insert(pod.uid);
@@ -668,7 +668,7 @@ fn exclusion_is_told_once_it_is_written() {
 /// The revision to which the abort goes back does not exist any more. The set must not roll out the aborted template
 /// instead.
 #[test]
-fn current_revision_deleted_after_abort() {
+fn abort_without_current_revision_names_the_remedy() {
     let mut w = settled(4, canary());
     w.image("app:2");
     w.settle();

@@ -464,7 +464,7 @@ fn undeletable_duplicate_is_not_kept_off_traffic() {
 }
 
 #[test]
-fn doubles_that_may_not_go_serve_although_operations_had_begun() {
+fn undeletable_duplicates_serve_despite_begun_operations() {
     // The operation is an update in place that has changed the Pod, or a scale-in.
     for scaled_in in [false, true] {
         let mut world = World::on_plane(3, json!({}));
@@ -616,8 +616,8 @@ fn orphan_that_cannot_enter_blocks_no_rollout_and_goes_first() {
     assert!(world.pods.contains_key(&orphan));
 }
 
-/// The Pod of instance ID 0, whose exclusion is refused after its PVC has left. It then fails, and is not to be
-/// excluded any more. Returns its name and its PVC.
+/// The Pod of instance ID 0, whose exclusion is refused after its PVC has left. It then fails, and the request to
+/// exclude it is withdrawn. Returns its name and its PVC.
 fn failed_half_way_out(before: usize, after: usize) -> (World, String, String) {
     let mut world = World::on_plane(2, one_pvc_template());
     world.settle();
@@ -812,7 +812,7 @@ fn released_pvc_returns_when_its_instance_is_wanted() {
 }
 
 #[test]
-fn instance_whose_claim_another_pod_mounts_holds_up_no_rollout() {
+fn pvc_mounted_by_another_pod_blocks_no_rollout() {
     let mut spec = one_pvc_template();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
     let mut world = World::on_plane(3, spec);

@@ -58,7 +58,7 @@ fn hanging(policy: &str, by_label: bool) -> (World, String) {
 
 /// The Pod has a revision that nobody wants any more, and the new template does not reach it.
 #[test]
-fn pod_that_hangs_and_is_left_out_is_named() {
+fn hanging_left_out_pod_is_named() {
     for policy in ["InPlaceIfPossible", "Recreate"] {
         let by_label = (true, BY_LABEL);
         let by_partition = (false, "lower the partition, which is 3, to have it");
@@ -171,7 +171,7 @@ fn slowly_ending_pod_using_max_unavailable_is_named() {
 }
 
 #[test]
-fn inclusion_that_is_refused_is_told_beside_a_rollout() {
+fn refused_inclusion_is_reported_beside_rollout() {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
     let mut stranger = world.pods.values().next().unwrap().clone();

@@ -426,7 +426,8 @@ fn pod_with_persistent_name_returns_with_data_and_labels() {
     world.run_rounds(20);
     assert!(!world.owns(&world.pods["web-1"]));
     let message = condition(&world, "Ready").2;
-    let expected = "Pod web-1 is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels";
+    let expected = "Pod web-1 has the name of instance ID 1 and does not belong to this CollaSet: change its labels so \
+        that spec.selector matches it again";
     assert!(message.contains(expected), "{message}");
     world.relabel("web-1", "app", "web");
     world.settle();
@@ -557,7 +558,7 @@ fn partitioned_instance_is_recreated_with_its_own_revision() {
 }
 
 #[test]
-fn pod_whose_claim_can_not_leave_with_it_serves() {
+fn pod_serves_while_its_pvc_cannot_leave() {
     let strategy = json!({ "podUpgradePolicy": "Recreate" });
     let mut spec = one_pvc_template();
     spec["updateStrategy"] = strategy;
@@ -612,8 +613,8 @@ fn reselected_pod_without_missing_instance_is_reported() {
     assert!(!world.owns(&world.pods[&name]));
     let pvc_names = world.pods[&name].spec.pvcs.join(", ");
     let expected = format!(
-        "Pod {name} matches spec.selector and stays outside, since its place is not free: name it in podToInclude and add a replica, \
-         or delete it if nobody needs the data in its PVCs ({pvc_names})"
+        "Pod {name} matches spec.selector and is not adopted, because its instance ID is not free: name it in \
+         podToInclude and add a replica, or delete it if nobody needs the data in its PVCs ({pvc_names})"
     );
     let mut events = world.events.iter();
     assert!(events.any(|(_, message)| *message == expected));

@@ -75,7 +75,7 @@ fn ready(world: &World) -> String {
 }
 
 #[test]
-fn orphans_are_adopted_under_their_ids_with_their_claims() {
+fn orphans_are_adopted_with_their_ids_and_pvcs() {
     for naming in ["Random", "PersistentSequence"] {
         let mut spec = one_pvc_template();
         spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": naming });
@@ -178,7 +178,7 @@ fn surplus_orphan_with_taken_id_is_reported() {
     world.settle();
     assert!(world.pods["web-other"].controller().is_none());
     let is_reported = |(_, message): &(_, String)| {
-        message.contains("web-other matches spec.selector and stays outside")
+        message.contains("web-other matches spec.selector and is not adopted")
     };
     assert!(world.events.iter().any(is_reported), "{:?}", world.events);
 }
@@ -444,7 +444,7 @@ fn included_pod_keeps_its_id() {
 }
 
 #[test]
-fn orphaned_claims_follow_an_included_pod_to_another_id() {
+fn orphaned_pvcs_follow_included_pod_to_another_id() {
     let mut world = settled(1, one_pvc_template());
     let name = name_of(&world, 0);
     let pvc_name = world.pods[&name].spec.pvcs[0].clone();
@@ -465,7 +465,7 @@ fn orphaned_claims_follow_an_included_pod_to_another_id() {
 }
 
 #[test]
-fn claim_of_another_template_is_left_alone() {
+fn pvc_of_another_template_is_left_alone() {
     let by_label = json!({ "rollingUpdate": { "byLabel": {} } });
     let mut world = settled(1, retained());
     world.edit(json!({ "updateStrategy": by_label }));
@@ -502,7 +502,7 @@ fn claim_of_another_template_is_left_alone() {
 }
 
 #[test]
-fn pod_without_its_id_is_told_by_its_claims() {
+fn instance_id_of_unlabelled_pod_follows_from_its_pvcs() {
     for value in [None, Some("7"), Some("0"), Some("x")] {
         let mut world = settled(2, one_pvc_template());
         let before = placed(&world);
@@ -576,7 +576,7 @@ fn end_of_somebody_elses_pod_is_looked_for_again() {
 }
 
 #[test]
-fn deleted_set_lets_go_of_claims_that_others_mount() {
+fn deleted_set_releases_pvcs_that_other_pods_mount() {
     let mut world = settled(1, one_pvc_template());
     let pvc_name = world.members()[&0].spec.pvcs[0].clone();
     let mut debug = world.pods[&name_of(&world, 0)].clone();
@@ -792,7 +792,7 @@ fn finalizers_of_a_pod_that_is_waited_for_are_named() {
 }
 
 /// A set of two that adopted the Pods of a former set. A partition keeps them on PVCs of the former template.
-fn on_kept_claims() -> World {
+fn on_kept_pvcs() -> World {
     let mut world = settled(2, one_pvc_template());
     orphan(&mut world);
     let mut spec = grown();
@@ -868,9 +868,9 @@ fn kept_pvc_is_mounted_by_next_pod_despite_stricter_selector() {
 }
 
 #[test]
-fn pod_that_leaves_takes_its_kept_claim_along() {
+fn kept_pvc_leaves_with_its_pod() {
     for by_label in [false, true] {
-        let mut world = on_kept_claims();
+        let mut world = on_kept_pvcs();
         let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
         match by_label {
             true => pod(&mut world, &name).metadata.labels.remove("app"),
@@ -892,9 +892,9 @@ fn pod_that_leaves_takes_its_kept_claim_along() {
 }
 
 #[test]
-fn kept_claims_stay_when_their_instances_or_their_set_go() {
+fn kept_pvcs_outlive_their_instances_and_set() {
     for scaled in [true, false] {
-        let mut world = on_kept_claims();
+        let mut world = on_kept_pvcs();
         let before: Vec<_> = world.pvcs.keys().cloned().collect();
         match scaled {
             true => world.edit(json!({ "replicas": 0 })),
@@ -920,8 +920,8 @@ fn kept_claims_stay_when_their_instances_or_their_set_go() {
 }
 
 #[test]
-fn kept_claims_come_back_where_scaled_in_instances_retain_theirs() {
-    let mut world = on_kept_claims();
+fn kept_pvcs_return_at_scale_out_with_retain() {
+    let mut world = on_kept_pvcs();
     let before = placed(&world);
     world.edit(retained_policy());
     world.edit(json!({ "replicas": 0 }));
@@ -971,7 +971,7 @@ fn pod_returning_on_pvc_of_other_template_keeps_it() {
 /// Without the label the PVC counts as a PVC without an owner.
 #[test]
 fn kept_pvc_becomes_owned_when_its_template_returns() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     let pvc_name = pvc_name_of(&world, 0);
     world
         .pvcs
@@ -998,7 +998,7 @@ fn kept_pvc_becomes_owned_when_its_template_returns() {
 /// The label names the UID of a former set; this set was created later.
 #[test]
 fn pvc_kept_for_deleted_set_counts_as_unowned() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     orphan(&mut world);
     for pvc in world.pvcs.values_mut() {
         pvc.labels.insert(keys::KEPT_FOR.into(), "former".into());
@@ -1029,7 +1029,7 @@ fn placed_anywhere(world: &World) -> Vec<(String, Vec<String>)> {
 
 #[test]
 fn labels_of_kept_pvc_are_repaired_while_its_pod_ends() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     let (name, pvc_name) = (name_of(&world, 0), pvc_name_of(&world, 0));
     world.delete(&name);
     let labels = &mut world.pvcs.get_mut(&pvc_name).unwrap().labels;
@@ -1139,7 +1139,7 @@ fn pvcs_stay_when_template_spells_out_default() {
 }
 
 /// A set of one that keeps few revisions, and the retained PVC of its former template.
-fn grown_beside_a_retained_claim() -> (World, String) {
+fn grown_beside_retained_pvc() -> (World, String) {
     let mut spec = retained();
     spec["historyLimit"] = json!(1);
     let mut world = settled(1, spec);
@@ -1150,8 +1150,8 @@ fn grown_beside_a_retained_claim() -> (World, String) {
 }
 
 #[test]
-fn of_claims_of_forgotten_templates_the_latest_serves() {
-    let (mut world, first) = grown_beside_a_retained_claim();
+fn latest_pvc_of_forgotten_templates_is_mounted() {
+    let (mut world, first) = grown_beside_retained_pvc();
     let second = pvc_name_of(&world, 0);
     let hashes = ["forgotten-1", "forgotten-2"];
     for (pvc_name, hash) in [&first, &second].into_iter().zip(hashes) {
@@ -1183,7 +1183,7 @@ fn orphan_enters_beside_kept_pvc_of_its_id() {
 /// Otherwise the next set of this name would take the PVC and delete it as its own.
 #[test]
 fn kept_pvc_with_immutable_labels_keeps_its_set() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
     world.faults.stubborn.extend(pvc_names.clone());
     world.delete_set(false);
@@ -1305,7 +1305,7 @@ fn orphan_pvcs_are_kept_while_other_template_revision_is_refused() {
 /// An aborted rollout goes back to the former template until a user retries it.
 #[test]
 fn pvc_of_pod_returning_during_aborted_rollout_is_kept() {
-    let mut world = on_kept_claims();
+    let mut world = on_kept_pvcs();
     world.edit(
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 1 } } } }),
     );
@@ -1326,7 +1326,7 @@ fn pvc_of_pod_returning_during_aborted_rollout_is_kept() {
 /// The template is forgotten after many changes of the template under `whenScaled: Retain`.
 #[test]
 fn pvc_of_forgotten_template_is_unused_beside_later_one() {
-    let (mut world, first) = grown_beside_a_retained_claim();
+    let (mut world, first) = grown_beside_retained_pvc();
     for image in ["app:2", "app:3", "app:4"] {
         world.image(image);
         world.settle();
@@ -1343,7 +1343,7 @@ fn pvc_of_forgotten_template_is_unused_beside_later_one() {
 
 /// The kept PVC stays beside the serving one, for a return to its template.
 #[test]
-fn claim_that_lost_its_hash_serves_beside_a_kept_one() {
+fn pvc_without_hash_is_mounted_beside_kept_pvc() {
     let mut world = settled(1, one_pvc_template());
     orphan(&mut world);
     world.edit(grown());

@@ -39,7 +39,7 @@ pub fn uids(world: &World) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_new_set_gets_its_pods_and_then_rests() {
+fn new_set_creates_its_pods_and_settles() {
     let mut world = settled(3, json!({}));
     assert_eq!(world.ids(), [0, 1, 2]);
     assert!(!world.run_plan(), "a plan of a settled set is empty");
@@ -629,7 +629,7 @@ fn an_excluded_pod_lives_on_and_can_be_included_again() {
 }
 
 #[test]
-fn an_included_pod_brings_its_own_claims_and_no_others() {
+fn included_pod_brings_only_its_own_pvcs() {
     let spec = json!({ "volumeClaimTemplates": [{ "metadata": { "name": "data" } }] });
     let mut world = settled(1, spec);
     let mut excluded = Vec::new();
@@ -992,7 +992,7 @@ fn updated_pod_loses_its_update_label() {
 }
 
 #[test]
-fn the_new_halves_of_a_replacement_are_not_too_many() {
+fn new_halves_do_not_count_as_surplus() {
     let mut world = settled(
         4,
         json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }),
@@ -1189,7 +1189,7 @@ fn set_deletion_names_blockers_needing_action_first() {
     let status = world.set.status.clone().unwrap();
     let terminating = status.conditions.iter().find(|c| c.type_ == "Terminating");
     let expected = format!(
-        "5 Pods left; Pod {} waits to be let off traffic; Pod {} waits until finalizer {traffic} is taken off; Pod {} waits to be \
+        "5 Pods left; Pod {} waits to be let off traffic; Pod {} waits until finalizer {traffic} is removed; Pod {} waits to be \
          off traffic",
         of(3),
         of(4),
@@ -1214,8 +1214,8 @@ fn included_pod_of_unknown_revision_is_recreated_like_an_update() {
         world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
         world.settle();
         assert_eq!(world.pods.contains_key("stranger"), partition > 0);
-        let expected = "Pod stranger is included under instance ID 1; its revision is not known, so it is made again as by an update, \
-            as soon as updateStrategy has it in scope";
+        let expected = "Pod stranger is included under instance ID 1; its revision is not known, so it is made again, \
+            as in an update, as soon as updateStrategy includes it";
         let included = world.events.iter().any(|(_, message)| message == expected);
         assert!(included, "{:?}", world.events);
     }

@@ -42,7 +42,7 @@ fn pod_to_delete_is_reported_and_serves_after_withdrawal() {
     world.run_rounds(20);
     assert_eq!(serving(&world), 2);
     let expected =
-        format!("Pod {name} is to be deleted, and off traffic; its deletion is refused: policy");
+        format!("Pod {name} will be deleted, and off traffic; its deletion is refused: policy");
     assert!(message(&world, "Ready").contains(&expected));
     world.image("app:2");
     world.run_rounds(20);
@@ -312,7 +312,7 @@ fn pod_of_deleted_set_is_rechecked_until_gone() {
 }
 
 #[test]
-fn set_whose_finalizer_can_not_be_removed_says_so() {
+fn irremovable_finalizer_of_set_is_reported() {
     let mut world = World::on_plane(0, json!({}));
     world.settle();
     world.delete_set(false);
@@ -334,7 +334,7 @@ fn set_whose_finalizer_can_not_be_removed_says_so() {
 }
 
 #[test]
-fn set_that_goes_does_not_make_its_lost_pool_again() {
+fn deleted_set_does_not_recreate_lost_pool() {
     let (mut world, _) = undeletable(json!({}));
     world.delete_set(false);
     world.pool = None;

@@ -177,7 +177,7 @@ fn pvcs_of_an_exclusion_that_is_taken_back_return() {
 }
 
 #[test]
-fn orphan_enters_after_its_claims() {
+fn orphan_is_adopted_after_its_pvcs() {
     let mut world = settled(1, one_pvc_template());
     let name = name_of(&world, 0);
     let before = world.pvcs.clone();
@@ -280,7 +280,7 @@ fn blocked_write_of_pod_off_traffic_is_reported() {
 }
 
 #[test]
-fn image_that_the_kubelet_never_left_is_come_back_to() {
+fn return_to_image_that_kubelet_never_left_completes() {
     let mut world = World::on_plane(1, json!({}));
     world.settle();
     let name = name_of(&world, 0);
@@ -318,8 +318,8 @@ fn what_an_orphaning_deletion_waits_for_is_named() {
         (&*terminating.status, &*terminating.reason),
         ("False", "ReclaimingTargetsDeletion")
     );
-    let waits =
-        "the garbage collector is to take the owner off what stays, and then the finalizer orphan";
+    let waits = "waits for the garbage collector to remove the owner references of the objects that stay, and then the \
+         finalizer orphan";
     assert_eq!(
         terminating.message,
         format!(
@@ -335,7 +335,7 @@ fn what_an_orphaning_deletion_waits_for_is_named() {
 }
 
 #[test]
-fn stranger_that_mounts_a_claim_of_nobody_is_named() {
+fn foreign_pod_that_mounts_unowned_pvc_is_named() {
     let mut world = settled(1, one_pvc_template());
     let name = name_of(&world, 0);
     world
@@ -426,7 +426,7 @@ fn pod_adopted_during_rolled_back_update_returns() {
 }
 
 #[test]
-fn double_that_hangs_in_its_scale_in_is_named() {
+fn duplicate_that_hangs_in_scale_in_is_named() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let names = [0, 1].map(|id| name_of(&world, id));
@@ -507,7 +507,7 @@ fn named_pod_with_persistent_name_is_deleted_once() {
     assert_eq!(
         uid(&world),
         before,
-        "that it is to be can't be written down"
+        "the pool can't store that the Pod will be deleted"
     );
     let ready = condition(&world, "Ready");
     assert_eq!(ready.status, "False");

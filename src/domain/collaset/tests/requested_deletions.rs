@@ -14,7 +14,7 @@ fn is_available(world: &World, name: &str) -> bool {
     world.pods.get(name).is_some_and(|pod| pod.is_available())
 }
 
-/// A set whose first Pod is to be deleted and waits for a rule.
+/// A set whose first Pod will be deleted and waits for a rule.
 fn held_from_deletion() -> (World, String) {
     let mut world = World::on_plane(3, json!({}));
     world.settle();
@@ -36,7 +36,7 @@ fn pending_deletion_makes_set_not_ready_with_reason() {
     let (ready, reason, message) = condition(&world, "Ready");
     assert_eq!((&*ready, &*reason), ("False", "Deleting"));
     let expected = format!(
-        "Pod {name} is to be deleted and waits for PodTransitionRule a, and for rule b of PodTransitionRule c: no"
+        "Pod {name} will be deleted and waits for PodTransitionRule a, and for rule b of PodTransitionRule c: no"
     );
     assert!(message.contains(&expected), "{message}");
 }

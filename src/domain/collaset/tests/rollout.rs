@@ -121,7 +121,7 @@ fn retry_only_retries_what_was_refused() {
         world.command(command);
         let plan = crate::domain::collaset::planner::plan_set(&world.observe());
         let mut events = plan.events_after_status.iter();
-        let message = "what was refused although its dry run had passed is tried again";
+        let message = "writes that were refused although their dry run had passed are tried again";
         assert!(
             events.any(|e| !e.warning && e.message == message),
             "{command}"
@@ -303,7 +303,7 @@ fn time_spent_in_rules_or_pauses_is_no_delay() {
 }
 
 #[test]
-fn pods_are_told_how_long_they_must_be_ready() {
+fn pods_carry_min_ready_seconds_annotation() {
     let min_ready_seconds = |world: &World| {
         let members = world.members();
         let all = members
@@ -363,7 +363,7 @@ fn removing_steps_from_paused_set_clears_position() {
 }
 
 #[test]
-fn pauses_and_stalls_are_told_once() {
+fn pauses_and_stalls_are_reported_once() {
     let mut spec = canary();
     spec["progressDeadlineSeconds"] = json!(600);
     spec["updateStrategy"]["podUpgradePolicy"] = json!("Recreate");
@@ -532,7 +532,7 @@ fn aborted_rollout_reports_pods_awaiting_kubelet_revert() {
 }
 
 #[test]
-fn abort_of_a_complete_rollout_tells_how_to_go_back() {
+fn abort_of_complete_rollout_names_way_back() {
     let mut world = settled(2, json!({}));
     world.image("app:2");
     world.settle();
@@ -651,7 +651,7 @@ fn abort_does_not_report_rollout_of_old_revision() {
 }
 
 #[test]
-fn failed_update_tells_how_much_is_left() {
+fn failed_update_reports_remaining_work() {
     let mut world = World::on_plane(4, canary());
     world.settle();
     world.faults.unpullable.insert("app:2".into());

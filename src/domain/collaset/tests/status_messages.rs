@@ -25,7 +25,7 @@ fn messages_of<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn scale_in_is_told_once_the_pod_is_deleted() {
+fn scale_in_is_reported_once_pod_is_deleted() {
     let mut world = settled(2, json!({}));
     world.faults.refused.insert(WriteKind::PodDeletion);
     world.edit(json!({ "replicas": 1 }));
@@ -67,7 +67,7 @@ fn replacement_is_reported_as_pending_once_noted() {
     world.faults.refused.clear();
     world.settle();
     let messages = messages_of(&world, "ReplaceUpdateTarget");
-    let expected = "is to be replaced by a Pod of revision web-";
+    let expected = "will be replaced by a Pod of revision web-";
     assert!(messages[0].contains(expected), "{messages:?}");
 }
 
@@ -124,9 +124,9 @@ fn deleted_set_drops_scale_and_update_messages() {
 }
 
 #[test]
-fn refused_deletion_of_a_claim_fails_the_scale_in() {
+fn refused_pvc_deletion_fails_the_scale_in() {
     let mut world = settled(2, one_pvc_template());
-    world.faults.refused.insert(WriteKind::ClaimDeletion);
+    world.faults.refused.insert(WriteKind::PvcDeletion);
     world.edit(json!({ "replicas": 1 }));
     rounds(&mut world);
     assert_eq!(condition(&world, "Scale").1, "ScaleInFailed");

@@ -201,7 +201,7 @@ fn ask_to_replace(world: &mut World) {
 }
 
 #[test]
-fn replacement_that_the_pool_has_no_room_for_is_said() {
+fn replacement_without_pool_room_is_reported() {
     let mut world = settled(4, json!({}));
     world.pool_bytes = headroom::MAX_POOL_BYTES / headroom::max_replicas("web") * 4;
     ask_to_replace(&mut world);
@@ -231,7 +231,7 @@ fn is_stalled(world: &World) -> bool {
 }
 
 #[test]
-fn pods_that_go_one_by_one_are_progress() {
+fn pod_deletions_one_by_one_count_as_progress() {
     let mut world = World::on_plane(6, json!({ "progressDeadlineSeconds": 30 }));
     world.settle();
     for pod in world.pods.values_mut() {
@@ -273,7 +273,7 @@ fn scale_in_that_does_not_move_stalls() {
 }
 
 #[test]
-fn set_does_not_stall_while_a_rule_holds_a_double() {
+fn set_does_not_stall_while_rule_holds_duplicate() {
     let mut world = World::on_plane(3, json!({ "progressDeadlineSeconds": 30 }));
     world.settle();
     world.faults.holds = true;
@@ -304,13 +304,15 @@ fn pod_that_is_to_be_excluded_and_included_is_named() {
     let (ready, reason, message) = condition(&world, "Ready");
     assert_eq!((&*ready, &*reason), ("False", "Scaling"));
     assert!(
-        message.contains(&format!("Pod {name} is to be excluded and included")),
+        message.contains(&format!(
+            "the spec asks to exclude and to include Pod {name}"
+        )),
         "{message}"
     );
 }
 
 #[test]
-fn inclusion_that_is_refused_is_said_while_pods_are_missing() {
+fn refused_inclusion_is_reported_while_pods_are_missing() {
     let mut world = settled(2, json!({}));
     let name = name_of(&world, 1);
     world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
@@ -330,7 +332,7 @@ fn inclusion_that_is_refused_is_said_while_pods_are_missing() {
 }
 
 #[test]
-fn pauses_side_by_side_are_told_one_by_one() {
+fn simultaneous_pauses_are_reported_one_by_one() {
     let pauses = json!([{ "partition": 2 }, { "pause": { "duration": "10s" } }, { "pause": {} }]);
     let rolling = json!({ "updateStrategy": { "rollingUpdate": { "steps": pauses } } });
     let mut world = settled(3, rolling);

@@ -216,7 +216,7 @@ fn operation_of_somebody_else_is_named() {
 }
 
 #[test]
-fn end_of_a_delay_is_told_by_its_time() {
+fn delay_is_reported_with_its_end_time() {
     let delay = json!({ "operationDelaySeconds": 3600 });
     let spec = json!({ "updateStrategy": delay, "scaleStrategy": delay });
     let mut world = World::on_plane(2, spec);
@@ -292,7 +292,8 @@ fn exclude_label_on_included_pod_is_contradiction() {
     world.settle();
     let (status, reason, message) = condition(&world, "Ready");
     assert_eq!((&*status, &*reason), ("False", "ExcludeNotAllowed"));
-    let expected = format!("Pod {name} is to be excluded and included: neither is done");
+    let expected =
+        format!("the spec asks to exclude and to include Pod {name}, so neither is done");
     assert!(message.contains(&expected), "{message}");
     assert!(message.contains("podToInclude") && message.contains(keys::TO_EXCLUDE));
     assert!(
@@ -363,7 +364,7 @@ fn canary() -> Value {
 }
 
 #[test]
-fn pause_is_told_although_ready_speaks_of_something_else() {
+fn pause_is_reported_beside_another_ready_reason() {
     let mut world = World::on_plane(3, canary());
     world.settle();
     world.image("app:2");
@@ -387,7 +388,7 @@ fn pause_is_told_although_ready_speaks_of_something_else() {
 }
 
 #[test]
-fn step_of_a_rollout_that_is_stuck_is_told() {
+fn step_of_stuck_rollout_is_reported() {
     let mut world = World::on_plane(3, canary());
     world.settle();
     world.faults.unpullable.insert("app:2".into());
@@ -399,7 +400,7 @@ fn step_of_a_rollout_that_is_stuck_is_told() {
 }
 
 #[test]
-fn exclusion_that_is_refused_is_told_of_the_pod() {
+fn refused_exclusion_is_reported_for_its_pod() {
     let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     let mut world = settled(2, json!({ "namingStrategy": naming }));
     let name = names(&world).remove(0);
@@ -414,7 +415,7 @@ fn exclusion_that_is_refused_is_told_of_the_pod() {
 }
 
 #[test]
-fn template_that_changes_without_pods_is_told_as_complete() {
+fn template_change_without_pods_is_reported_as_complete() {
     let mut world = settled(2, json!({}));
     world.edit(json!({ "replicas": 0 }));
     world.settle();
@@ -427,11 +428,7 @@ fn template_that_changes_without_pods_is_told_as_complete() {
     let events: Vec<_> = events.filter(|(r, _)| r.starts_with("Rollout")).collect();
     assert_eq!(events.len(), 1, "{events:?}");
     assert_eq!(events[0].0, "RolloutCompleted");
-    assert!(
-        events[0]
-            .1
-            .ends_with("has no Pod to reach; the next Pods are made of it")
-    );
+    assert!(events[0].1.ends_with("; new Pods are made of it"));
 }
 
 /// A set whose rollout waits for a Pod that its kubelet does not start.
@@ -486,7 +483,7 @@ fn replacement_that_uses_max_surge_up_is_named() {
 }
 
 #[test]
-fn max_surge_is_not_told_where_no_other_pod_waits() {
+fn max_surge_is_unreported_if_no_other_pod_waits() {
     let partition = json!({ "byPartition": { "partition": 2 } });
     let strategy =
         json!({ "podUpgradePolicy": "Replace", "maxSurge": 1, "rollingUpdate": partition });
@@ -650,7 +647,7 @@ fn pod_leaving_after_label_mismatch_is_reported() {
 }
 
 #[test]
-fn pause_of_another_revision_is_another_text() {
+fn pause_of_another_revision_gets_another_text() {
     let mut world = World::on_plane(3, canary());
     world.settle();
     for image in ["app:2", "app:3"] {
@@ -667,7 +664,7 @@ fn pause_of_another_revision_is_another_text() {
 }
 
 #[test]
-fn partition_that_is_raised_takes_nobody_back_and_says_so() {
+fn raised_partition_rolls_no_pod_back_and_says_so() {
     let with = |partition: usize| {
         let by = json!({ "byPartition": { "partition": partition } });
         json!({ "updateStrategy": { "rollingUpdate": by } })
@@ -680,9 +677,9 @@ fn partition_that_is_raised_takes_nobody_back_and_says_so() {
     assert_eq!(condition(&world, "Ready").2, expected);
     world.edit(with(4));
     world.settle();
-    let raised = "; the partition of 4 takes no updated Pod back";
+    let raised = "; the partition of 4 rolls no updated Pod back";
     let back = format!(
-        "set the annotation {}=abort to take all back",
+        "set the annotation {}=abort to roll all of them back",
         keys::ROLLOUT
     );
     for type_ in ["Ready", "Update"] {
@@ -692,7 +689,7 @@ fn partition_that_is_raised_takes_nobody_back_and_says_so() {
         );
     }
     let old = with_image(&world, "app:1");
-    let own = "its partition keeps 2 Pods on older revisions, this one is among them";
+    let own = "its partition keeps 2 Pods on older revisions, and this Pod is one of them";
     assert_eq!(remark(&world, &old), format!("{own}{raised}"));
     world.command("abort");
     world.settle();
@@ -773,7 +770,7 @@ fn pvcs_awaited_by_pod_are_named() {
 }
 
 #[test]
-fn pod_is_told_as_missing_while_another_goes() {
+fn missing_pod_is_reported_while_another_leaves() {
     let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = World::on_plane(4, sequence);
     world.settle();

@@ -157,7 +157,7 @@ fn replace_pod(facts: &SetFacts, draft: &mut Draft, slots: &mut UpdateSlots, pod
         let nanos = facts.observed.now_nanos.to_string();
         draft.patch_label(pod, keys::TO_REPLACE, Some(nanos));
         let name = &pod.metadata.name;
-        let message = format!("Pod {name} is to be replaced by a Pod of revision {revision}");
+        let message = format!("Pod {name} will be replaced by a Pod of revision {revision}");
         draft.announce_once_written(pod, "ReplaceUpdateTarget", message);
     }
     // An update by another policy that had begun is not needed any more.
@@ -415,7 +415,7 @@ fn is_being_resized(facts: &SetFacts, pod: &Pod) -> bool {
         && matches!(inplace::resize_progress(pod), UpdateProgress::Waiting(_))
 }
 
-/// Returns a Pod to service that is to be deleted or to leave and can't yet, whatever operation of the set had begun.
+/// Returns a Pod to service that should be deleted or leave and can't yet, whatever operation of the set had begun.
 pub fn return_to_service(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     if SetOperation::Update.is_in_progress(pod) {
         return_without_update(facts, draft, pod);

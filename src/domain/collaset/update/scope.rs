@@ -17,7 +17,7 @@ use crate::domain::pod::Pod;
 /// adds Pods. IDs without a Pod come before running Pods: a set that grows under a partition gets Pods of the updated
 /// revision, and no running Pod is restarted for that (contract 6.2).
 pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
-    // A Pod that leaves or is to be deleted, and can't for now, stays unchanged. It takes no place from another Pod
+    // A Pod that should leave or be deleted, and can't for now, stays unchanged. It takes no place from another Pod
     // except the place that it already has. The two Pods of a pair share one place.
     let is_vacant = |id: &i64| !facts.members.contains_key(id);
     let is_another =

@@ -66,8 +66,8 @@ pub fn enforced_condition(
             "False",
             "NotEnforced",
             format!(
-                "the API server does not send all that the rules hold: namespace {namespace} lacks the label {key}={value}; \
-                 the server sets it, so see in its log why it cannot"
+                "the API server does not send all requests that the rules hold: namespace {namespace} lacks the label \
+                 {key}={value}; the server sets this label, and its log says why it cannot"
             ),
         );
     }
@@ -76,7 +76,7 @@ pub fn enforced_condition(
             "False",
             "NotRegistered",
             format!(
-                "the API server does not send all that the rules hold: {gap}; {}",
+                "the API server does not send all requests that the rules hold: {gap}; {}",
                 registration::CONFIGURATION_REMEDY
             ),
         );

@@ -17,8 +17,8 @@ pub enum LedgerStorage {
 }
 
 impl LedgerStorage {
-    /// The state by `is_stored`, which is whether the last write was stored completely (`None`: there was no write), and by
-    /// the stored conditions.
+    /// The state by `is_stored`, which is whether the last write was stored completely (`None`: there was no write),
+    /// and by the stored conditions.
     pub fn from_last_write(is_stored: Option<bool>, conditions: &[Condition]) -> LedgerStorage {
         let has_reason = |reason| {
             let mut of_ledger = conditions.iter().filter(|c| c.type_ == LEDGER_USABLE);

@@ -21,7 +21,7 @@ const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
 
 /// After this number of failures in a row, the endpoint is not called for a while, and longer each time. Operations
-/// that wait meanwhile do not pass because of this: the endpoint is asked about each of them later.
+/// that wait do not pass because of this: the endpoint is asked about each of them later.
 const BACKOFF_AFTER_FAILURES: u32 = 5;
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
@@ -37,8 +37,8 @@ pub(super) const POLL_FAILED: &str = "Polling failed: ";
 const MAX_HISTORY_NAMES: usize = 20;
 
 impl CallState {
-    /// Records the result of a call about `candidates`. An error says why the call failed. `spread` in [0, 1) randomizes the
-    /// retry time.
+    /// Records the result of a call about `candidates`. An error says why the call failed. `spread` in [0, 1)
+    /// randomizes the retry time.
     pub fn record_answer(
         &mut self,
         rule: &CompiledWebhook,

@@ -24,8 +24,8 @@ const MAX_TRACKED_OPERATIONS: usize = 500;
 const TASK_OVERHEAD_BYTES: usize = MAX_ID_BYTES + 160;
 
 /// Why an operation waits that the endpoint is not asked about, because the status is full.
-const STATUS_FULL_MESSAGE: &str = "its endpoint is asked later, because the status of the object is full of operations that have an answer or are \
-     being checked, and still wait";
+const STATUS_FULL_MESSAGE: &str = "its endpoint is asked later, because the status of the object has no room: the \
+    operations in it still wait, with an answer or for one";
 
 /// Time and number of ended tasks that are kept.
 const HISTORY_RETENTION: Duration = Duration::from_secs(600);

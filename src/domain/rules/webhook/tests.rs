@@ -699,7 +699,7 @@ proptest! {
     /// After any sequence of events: no operation passes by itself, each operation is in one state only, the endpoint
     /// is not asked again about an answered operation, and a restart does not change the stored state.
     #[test]
-    fn nothing_is_lost_asked_twice_or_passed_by_itself(
+    fn no_operation_is_lost_asked_twice_or_self_approved(
         steps in prop::collection::vec((0u8..8, any::<u8>(), 0i64..30), 1..60), ignore in any::<bool>(),
     ) {
         let names = ["a", "b", "c", "d"];

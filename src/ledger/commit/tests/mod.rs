@@ -329,7 +329,7 @@ async fn ask_that_is_dropped_at_its_deadline_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claim_that_nobody_waits_for_any_more_is_taken_back() {
+async fn claim_of_abandoned_request_is_withdrawn() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     let (reached, on) = ledgers.store().halt();
@@ -604,7 +604,7 @@ async fn deferred_releases_are_written_with_next_claim() {
 }
 
 #[tokio::test]
-async fn beyond_the_budget_the_claim_is_written_all_the_same() {
+async fn bypass_writes_claim_beyond_the_budget() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     for pod in ["a", "b", "c", "d", "e"] {
@@ -780,7 +780,7 @@ async fn closing_claim_denies_with_end_time_without_write() {
     assert_eq!(ledgers.latest_snapshot(&key).unwrap().version, version);
 }
 
-/// A request for the Pod `a` takes the only place, is denied because its claim is closing, and loses the claim.
+/// A request for the Pod `a` uses the whole budget, is denied because its claim is closing, and loses the claim.
 async fn doomed(operation: ClaimOperation) -> (Arc<Ledgers<Memory>>, RuleKey) {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule_of("web", 1);
@@ -822,7 +822,7 @@ async fn ineffective_request_cools_down_before_last_budget_slot() {
     let dry = ledgers.preview_claim(&key, &delete("a")).unwrap_err();
     assert!(matches!(dry.why, DenyReason::Resting { .. }), "{dry:?}");
     ask(&ledgers, &key, "b").await.unwrap();
-    // Resting is not the reason if the budget has no place left.
+    // Resting is not the reason if the budget is used up.
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
     assert!(
         matches!(refused.why, DenyReason::Full { .. }),
@@ -831,7 +831,7 @@ async fn ineffective_request_cools_down_before_last_budget_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rested_request_takes_the_last_place_again() {
+async fn request_after_cooldown_may_claim_last_slot() {
     let (ledgers, key) = doomed(ClaimOperation::Delete).await;
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
     assert!(
@@ -917,7 +917,7 @@ async fn first_claim_waits_for_cache_and_stores_position() {
 async fn rule_that_refuses_all_reads_the_position_once() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
-    *ledgers.store().present.lock() = 200; // above the position of the view, so the claim is denied as behind
+    *ledgers.store().present.lock() = 200; // above the position of the cache, so the claim is denied as `Behind`
     for pod in ["a", "b"] {
         let answer = ask(&ledgers, &key, pod).await;
         let why = answer.map_err(|denied| denied.why);
@@ -1098,8 +1098,8 @@ fn with_pod(mut disruption: Disruption, change: impl FnOnce(&mut Pod)) -> Disrup
     disruption
 }
 
-/// A change that is sent for ever, and is refused after the admission, must not keep a place that the deferred resize
-/// does not take.
+/// A change that is sent forever, and is refused after the admission, must not keep a claim that the deferred resize
+/// does not need.
 #[test]
 fn endlessly_repeated_change_beside_deferred_resize_ends() {
     let mut image = after_deferred(2, false);

@@ -65,7 +65,7 @@ async fn refusal_by_a_forged_watermark_sets_the_ledger_right() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn mending_lowers_versions_of_claims_and_keeps_the_claims() {
+async fn repair_lowers_versions_of_claims_and_keeps_them() {
     let key = |pod: &str| (Uid::from(pod), ClaimOperation::Delete);
     let forged = Ledger {
         claims: [(key("a"), claim(u64::MAX)), (key("b"), claim(7))].into(),

@@ -164,7 +164,7 @@ async fn a_deleted_secret_is_made_anew_without_a_break() {
 /// Three replicas run at random times through several changes of authority. After each run, everything that is
 /// published trusts every leaf in service, although some replicas have not run for a while.
 #[tokio::test]
-async fn whatever_is_served_is_trusted_through_every_rotation() {
+async fn served_certificate_is_trusted_through_every_rotation() {
     let api = Cluster::new();
     api.configure();
     let replicas: Vec<CertificateReplica> = (0..3).map(|_| replica(&api)).collect();

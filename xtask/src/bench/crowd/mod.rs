@@ -1,7 +1,7 @@
 //! `bench --scale PODS`: a replica in a cluster of many Pods, most of which are not managed.
 //!
-//! For each 100 managed Pods there are a namespace with ten ReplicaSets of ten and a rule for each, 300 Pods that are not
-//! managed, and 200 old ReplicaSets of 20 Deployments.
+//! For each 100 managed Pods there are a namespace with ten ReplicaSets of ten and a rule for each, 300 Pods that are
+//! not managed, and 200 old ReplicaSets of 20 Deployments.
 
 mod lists;
 mod objects;

@@ -111,7 +111,7 @@ fn missing_pvc_is_created_from_template() {
 }
 
 #[test]
-fn claims_that_are_gone_are_made_again_under_their_names() {
+fn deleted_pvcs_are_recreated_under_their_names() {
     let set = |name: &str| {
         let mut set = set_with_policy(json!({}));
         set.metadata.name = Some(name.to_owned());
@@ -294,7 +294,7 @@ fn pvc_names(pvcs: &[Arc<Pvc>]) -> Vec<&str> {
 }
 
 #[test]
-fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
+fn unneeded_pvc_is_deleted_unless_retained() {
     let (data, bigger, logs) = (
         template("data", "1Gi"),
         template("data", "2Gi"),

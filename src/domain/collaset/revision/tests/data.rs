@@ -56,7 +56,7 @@ fn data_that_cannot_be_read_says_what_is_wrong() {
 }
 
 #[test]
-fn marks_of_go_are_no_difference() {
+fn fields_added_by_go_are_no_difference() {
     let raw = template("a:1");
     let stored = kuperator_data(&raw, &[]);
     assert_eq!(
@@ -128,7 +128,7 @@ fn only_fields_newer_than_1_22_are_ignored() {
 }
 
 #[test]
-fn data_of_our_own_never_bears_the_mark_of_go() {
+fn our_revision_data_is_not_taken_for_kuperators() {
     let mut generated = template("a:1");
     generated["metadata"]["creationTimestamp"] = Value::Null;
     let ours = data(generated.clone());
@@ -150,12 +150,12 @@ fn random_data(seed: u64) -> (Value, Vec<Value>) {
 proptest! {
     #[test]
     fn equality_is_reflexive_symmetric_and_blind_to_go(a in any::<u64>(), b in any::<u64>()) {
-        let [(a, a_claims), (b, b_claims)] = [random_data(a), random_data(b)];
+        let [(a, a_pvcs), (b, b_pvcs)] = [random_data(a), random_data(b)];
         let data = |t: &Value, c: &[Value]| revision_data(&set(t.clone(), c.to_vec().into()).spec);
-        let (x, y) = (data(&a, &a_claims), data(&b, &b_claims));
+        let (x, y) = (data(&a, &a_pvcs), data(&b, &b_pvcs));
         prop_assert!(is_equal_data(&x, &x));
         prop_assert_eq!(is_equal_data(&x, &y), is_equal_data(&y, &x));
-        let (gx, gy) = (kuperator_data(&a, &a_claims), kuperator_data(&b, &b_claims));
+        let (gx, gy) = (kuperator_data(&a, &a_pvcs), kuperator_data(&b, &b_pvcs));
         prop_assert!(is_equal_data(&gx, &x) && is_equal_data(&x, &gx), "{} {}", gx, x);
         prop_assert_eq!(is_equal_data(&gx, &y), is_equal_data(&gx, &gy), "what Go makes of it is no difference");
         prop_assert!(is_equal_data(&gx, &y) || gx != gy);

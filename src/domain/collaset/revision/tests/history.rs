@@ -167,7 +167,7 @@ fn a_rollback_gives_the_old_revision_a_new_number() {
 }
 
 #[test]
-fn the_largest_number_is_given_again() {
+fn largest_revision_number_is_reused() {
     let (a, b) = (
         our_revision("web-a", 1, "a:1"),
         our_revision("web-b", i64::MAX, "b:1"),
@@ -301,7 +301,7 @@ fn only_revisions_named_by_the_set_are_adopted() {
 }
 
 #[test]
-fn a_revision_that_cannot_be_read_neither_crashes_nor_rolls() {
+fn unreadable_revision_starts_no_rollout() {
     let broken = stored_revision("web-broken", 5, json!({ "spec": { "template": 1 } }));
     let mut set = web_set("a:1");
     let history = plan_unused(&set, &[broken.clone(), our_revision("web-1", 1, "a:1")]);
@@ -328,7 +328,7 @@ fn a_revision_that_cannot_be_read_neither_crashes_nor_rolls() {
 }
 
 #[test]
-fn a_template_that_is_none_is_an_error() {
+fn malformed_template_is_an_error() {
     let error = plan_history(
         &set(json!("text"), json!([])),
         &[],

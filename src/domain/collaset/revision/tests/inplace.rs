@@ -198,7 +198,7 @@ fn a_default_that_is_spelt_out_is_no_change() {
 }
 
 #[test]
-fn a_pull_policy_is_compared_by_what_it_comes_to() {
+fn pull_policies_are_compared_by_effective_value() {
     let spelt = |policy: &'static str, image: &'static str| {
         change_after_edit(move |t| {
             t["spec"]["containers"][0]["imagePullPolicy"] = json!(policy);
@@ -274,7 +274,7 @@ fn metadata_used_by_environment_needs_container_restart() {
 }
 
 #[test]
-fn claim_templates_that_differ_need_a_new_pod() {
+fn different_pvc_templates_need_new_pod() {
     let with =
         |pvc_templates: Value| data::revision_data(&set(base_template(), pvc_templates).spec);
     let pvc_template = |name: &str| json!({ "metadata": { "name": name } });
@@ -419,7 +419,7 @@ fn in_place_fields(pod: &Value) -> Option<Value> {
 
 proptest! {
     #[test]
-    fn a_changed_pod_is_what_would_have_been_made(seed in any::<u64>()) {
+    fn changed_pod_equals_newly_created_pod(seed in any::<u64>()) {
         let mut random = RandomValues(seed);
         let mut from = random.random_value(&POD_TEMPLATE);
         from["spec"]["containers"] = json!([]);

@@ -25,7 +25,7 @@ pub enum WalkAction {
     /// Somebody else writes to a Pod.
     Label(usize, String, Option<String>),
     /// Somebody else writes to the first PVC of a Pod of the set.
-    LabelClaim(usize, &'static str, String),
+    LabelPvc(usize, &'static str, String),
     /// A Pod is deleted, or fails.
     Kill(usize),
     Fail(usize),
@@ -47,7 +47,7 @@ pub enum WalkAction {
     Forbid(u8, bool),
     Unpullable(u8, bool),
     MostPods(Option<usize>),
-    MostClaims(Option<usize>),
+    MostPvcs(Option<usize>),
     /// The pool has space for this many instance IDs of Pods without pairs.
     PoolRoom(usize),
     /// Whether webhooks pin images at creations and at changes.
@@ -184,7 +184,7 @@ const KINDS: [fn(&mut StdRng) -> WalkAction; 56] = [
             3 => (keys::PVC_TEMPLATE_HASH, id),
             _ => (keys::KEPT_FOR, String::new()),
         };
-        WalkAction::LabelClaim(pod(rng), key, value)
+        WalkAction::LabelPvc(pod(rng), key, value)
     },
     |rng| {
         WalkAction::Label(
@@ -208,7 +208,7 @@ const KINDS: [fn(&mut StdRng) -> WalkAction; 56] = [
         let most = rng.random_bool(0.7).then(|| rng.random_range(0..6));
         match rng.random_bool(0.5) {
             true => WalkAction::MostPods(most),
-            false => WalkAction::MostClaims(most),
+            false => WalkAction::MostPvcs(most),
         }
     },
     |rng| WalkAction::PoolRoom(rng.random_range(5..12)),
@@ -319,9 +319,9 @@ fn write(rng: &mut StdRng) -> WriteKind {
     let all = [
         WriteKind::Revision,
         WriteKind::Pool,
-        WriteKind::ClaimCreation,
+        WriteKind::PvcCreation,
         WriteKind::PvcWrite,
-        WriteKind::ClaimDeletion,
+        WriteKind::PvcDeletion,
         WriteKind::PodCreation,
         WriteKind::PodPatch,
         WriteKind::PodChange,
@@ -404,7 +404,7 @@ pub fn apply_action(world: &mut World, act: &WalkAction) {
             };
         }
         WalkAction::MostPods(most) => world.faults.most_pods = *most,
-        WalkAction::MostClaims(most) => world.faults.most_claims = *most,
+        WalkAction::MostPvcs(most) => world.faults.most_pvcs = *most,
         WalkAction::PoolRoom(entries) => {
             world.pool_bytes = headroom::MAX_POOL_BYTES / headroom::max_replicas("web") * entries
         }
@@ -422,7 +422,7 @@ pub fn apply_action(world: &mut World, act: &WalkAction) {
             world.advance_time(*seconds);
         }
         WalkAction::Label(pod, ..)
-        | WalkAction::LabelClaim(pod, ..)
+        | WalkAction::LabelPvc(pod, ..)
         | WalkAction::Kill(pod)
         | WalkAction::Fail(pod)
         | WalkAction::Orphan(pod)
@@ -448,7 +448,7 @@ fn apply_pod_action(world: &mut World, name: &str, act: &WalkAction) {
                 };
             });
         }
-        WalkAction::LabelClaim(_, key, value) => {
+        WalkAction::LabelPvc(_, key, value) => {
             let pod = &world.pods[name];
             let pvc_name = pod.spec.pvcs.first().filter(|_| world.owns(pod));
             let pvc_name = pvc_name.cloned();

@@ -75,7 +75,7 @@ pub fn judge_plan(world: &World, plan: &SetPlan) -> Verdict {
 }
 
 /// Checks that the plan gives up no instance whose Pod is missing for now, unless there are more instances than wanted.
-/// Instances that are to be excluded do not count.
+/// Instances with a request to exclude them do not count.
 fn judge_instances(world: &World, plan: &SetPlan) -> Verdict {
     let (Some(stored), Some(next)) = (&world.pool, &plan.pool) else {
         return Ok(());

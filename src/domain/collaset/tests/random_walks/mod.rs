@@ -1,5 +1,5 @@
-//! Random walks. Whatever is done to a set and whatever is refused to it, every step must keep the invariants, and a
-//! set that is left alone must come to rest as its spec says.
+//! Random walks: random actions and refused writes. Every step must keep the invariants, and a set that is left alone
+//! must settle as its spec says.
 //!
 //! `WALK_STEPS=1000000 cargo test --release --lib -- random_walks:: --nocapture` runs this many steps; without the
 //! variable the test takes a few seconds. A step is one action with all its consequences. `WALK_SEED=…` chooses other

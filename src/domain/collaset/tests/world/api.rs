@@ -30,9 +30,9 @@ const FORGOTTEN: (u64, u64) = (70_000_000_000, 10_000_000_000);
 pub enum WriteKind {
     Revision,
     Pool,
-    ClaimCreation,
+    PvcCreation,
     PvcWrite,
-    ClaimDeletion,
+    PvcDeletion,
     PodCreation,
     PodPatch,
     /// A change of a Pod to another revision.
@@ -62,7 +62,7 @@ pub struct InjectedFaults {
     pub unchangeable: BTreeSet<String>,
     /// Quotas.
     pub most_pods: Option<usize>,
-    pub most_claims: Option<usize>,
+    pub most_pvcs: Option<usize>,
     /// Whether a webhook pins the images of Pods that are created, and of Pods that are changed.
     pub pins_created: bool,
     pub pins_changed: bool,
@@ -422,9 +422,9 @@ impl World {
         let uid = self.uid().to_owned();
         match change {
             PvcChange::Create { template, body, id } => {
-                let full = self.faults.most_claims;
+                let full = self.faults.most_pvcs;
                 let full = full.is_some_and(|most| self.pvcs.len() >= most);
-                if full || self.is_refused(WriteKind::ClaimCreation) {
+                if full || self.is_refused(WriteKind::PvcCreation) {
                     let name = format!("web-{template}-{id}");
                     let message = done.refuse(FailedStep::Pvcs, &describe(&name), "quota of PVCs");
                     self.refuse_creation(id, message);
@@ -492,7 +492,7 @@ impl World {
                     }
                     return;
                 }
-                if self.is_refused(WriteKind::ClaimDeletion) {
+                if self.is_refused(WriteKind::PvcDeletion) {
                     done.refuse(FailedStep::ScaleIn, &describe(&pvc.name), "policy");
                     self.refuse_pvc(&pvc.name);
                     return;

@@ -56,7 +56,7 @@ pub struct World {
     pub faults: InjectedFaults,
     /// Properties of kubelets, by the UID of their Pods.
     pub kubelets: BTreeMap<String, Kubelet>,
-    /// Whether lifecycle and kubelet are played step by step, see [`World::set_mask_bits`].
+    /// Whether the lifecycle and the kubelet are simulated step by step, see [`World::set_mask_bits`].
     pub on_plane: bool,
     /// Times at which creations were refused, and the time at which the revision was.
     noted: (BTreeMap<i64, u64>, u64),
