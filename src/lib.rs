@@ -46,6 +46,8 @@
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+// The documentation is built with `--document-private-items`, so links to private items work.
+#![allow(rustdoc::private_intra_doc_links)]
 
 pub mod admission;
 pub mod api;

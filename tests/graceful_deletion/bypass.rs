@@ -4,7 +4,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
 use operating::api::keys::{self, Family};
-use operating::domain::grace_delete::DELETION_ID;
+use operating::domain::lifecycle::operator::DELETION_ID;
 use serde_json::json;
 use testbed::bed::{right_to_bypass, rights_on_pods};
 use testbed::pods::{is_available, may_operate};

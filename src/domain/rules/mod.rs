@@ -9,6 +9,8 @@
 //! use operating::domain::rules::RuleSet;
 //!
 //! let text = "
+//! apiVersion: apps.kusionstack.io/v1alpha1
+//! kind: PodTransitionRule
 //! metadata: { name: web, namespace: shop }
 //! spec:
 //!   selector: { matchLabels: { app: web } }
