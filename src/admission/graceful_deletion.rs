@@ -3,22 +3,23 @@
 
 use std::sync::Arc;
 
-use tokio::time::{Instant, timeout_at};
-
 use super::bypass::{BypassCheck, LifecycleBypassError};
-use super::context::AdmissionContext;
 use super::denial;
 use super::exempt::CONTROLLER_MANAGER;
-use super::review::{Request, RequestOperation, Verdict};
+use super::review::Verdict;
 use crate::api_request::{self, ApiFailure};
 use crate::cluster::{pod_requests, scale_in};
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::grace_delete::{self, DeletionRequest};
+use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
+use crate::domain::rules::stage::rules_to_pass;
 use crate::ledger::protocol::ClaimOperation;
 
 /// Maximum number of attempts to write the label on a Pod that changes all the time.
 const MAX_MARK_WRITES: u32 = 5;
+/// Maximum number of rules that a denial names.
+const MAX_NAMED: usize = 3;
 
 /// Whether a deletion has to take this Pod through its lifecycle first, and the lifecycle does not permit the deletion
 /// yet.
@@ -99,6 +100,9 @@ pub async fn decide_deletion(
         }
     };
     let mut text = grace_delete::deletion_denial(&pod);
+    if let Some(rules) = describe_rules(context, &pod) {
+        text = format!("{text}; {rules}");
+    }
     if operation == ClaimOperation::Evict {
         text = format!("Pod {name} is being drained: {text}");
     }
@@ -111,6 +115,32 @@ pub async fn decide_deletion(
         text,
     )
     .with_audit("held", "lifecycle-under-way")
+}
+
+/// The rules that the deletion of the Pod has to pass, or why they are not known. `None` if there is no such rule, or if
+/// the deletion has passed them.
+fn describe_rules(context: &AdmissionContext, pod: &Pod) -> Option<String> {
+    if !grace_delete::awaits_rules(pod) {
+        return None;
+    }
+    let index = &context.index;
+    if !index.listed_kinds().has_decision_kinds() || !index.decision_watches.rules.is_trusted_now()
+    {
+        return Some(
+            "it is not known which rules it has to pass before that, because this replica has not yet read all \
+             PodTransitionRules"
+                .to_owned(),
+        );
+    }
+    let state = index.read_state();
+    let objects = state.namespace(&pod.metadata.namespace)?.rules.values();
+    let mut rules =
+        objects.flat_map(|entry| rules_to_pass(&entry.snapshot.rules, Stage::PreCheck, pod));
+    let mut names: Vec<_> = rules.by_ref().take(MAX_NAMED).collect();
+    if rules.next().is_some() {
+        names.push("more rules".to_owned());
+    }
+    (!names.is_empty()).then(|| format!("before that, it has to pass {}", names.join(", ")))
 }
 
 /// The UID of the ReplicaSet or ReplicationController that asks for the deletion of its Pod in order to scale in. If
@@ -152,22 +182,6 @@ fn refuse_excess_scale_in(bypass: &BypassCheck<'_>, pod: &Pod) -> Option<Verdict
     );
     let (code, reason) = denial::TOO_MANY_REQUESTS;
     Some(Verdict::deny(code, reason, message).with_audit("held", "others-are-chosen"))
-}
-
-/// Whether a request is the dry run by which this program asks whether policies and other webhooks accept a deletion or
-/// an eviction. No rule holds such a dry run.
-pub async fn is_own_dry_run(
-    context: &AdmissionContext,
-    request: &Request,
-    deadline: Instant,
-) -> bool {
-    let is_eviction = request.operation == RequestOperation::Create
-        && request.sub_resource.as_deref() == Some("eviction");
-    if !request.dry_run || !(is_eviction || request.operation == RequestOperation::Delete) {
-        return false;
-    }
-    let name = timeout_at(deadline, context.identity.user_name(&context.client)).await;
-    matches!(name, Ok(Ok(name)) if name == request.user_info.username)
 }
 
 /// Denies a deletion that a policy or another webhook would refuse after the lifecycle has taken the Pod off traffic.
@@ -243,4 +257,79 @@ async fn mark_for_deletion(
         }
     }
     Err("the Pod changes too often".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+
+    use http::Response;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::keys::{self, Family};
+
+    /// A replica that has read these rule objects of namespace `shop`, each with one budget.
+    fn context_with_rules(objects: &[&str]) -> AdmissionContext {
+        let service = tower::service_fn(|_: http::Request<Body>| async {
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        });
+        let context = AdmissionContext::at_epoch(Client::new(service, "default"));
+        for name in objects {
+            let rule = json!({
+                "metadata": { "namespace": "shop", "name": name, "uid": name },
+                "spec": { "selector": {}, "rules": [
+                    { "name": "availability", "availablePolicy": { "maxUnavailableValue": 1 } },
+                ] },
+            });
+            context
+                .index
+                .apply_rule(serde_json::from_value(rule).unwrap());
+        }
+        context
+    }
+
+    fn pod(labels: &[String]) -> Pod {
+        let mut pod: Pod =
+            serde_json::from_value(json!({ "metadata": { "namespace": "shop", "name": "web-1" } }))
+                .unwrap();
+        let control = (keys::CONTROL.to_owned(), keys::CONTROL_VALUE.to_owned());
+        pod.metadata.labels = labels.iter().map(|key| (key.clone(), "1".into())).collect();
+        pod.metadata.labels.extend([control]);
+        pod
+    }
+
+    #[test]
+    fn denial_names_the_rules_that_a_deletion_has_to_pass() {
+        let describe = |objects: &[&str]| {
+            let context = context_with_rules(objects);
+            context.index.mark_all_listed();
+            context.index.decision_watches.trust_for_a_year();
+            describe_rules(&context, &pod(&[]))
+        };
+        assert_eq!(describe(&[]), None);
+        assert_eq!(
+            describe(&["a"]).unwrap(),
+            "before that, it has to pass rule availability of PodTransitionRule a"
+        );
+        let many = describe(&["a", "b", "c", "d", "e"]).unwrap();
+        assert!(many.ends_with("PodTransitionRule c, more rules"), "{many}");
+    }
+
+    #[test]
+    fn denial_says_if_the_rules_are_not_known() {
+        let context = context_with_rules(&["a"]);
+        let text = describe_rules(&context, &pod(&[])).unwrap();
+        assert!(text.starts_with("it is not known which rules"), "{text}");
+    }
+
+    #[test]
+    fn deletion_that_passed_its_rules_names_none() {
+        let context = context_with_rules(&["a"]);
+        let passed = pod(&[Family::Preparing.key(grace_delete::DELETION_ID)]);
+        assert_eq!(describe_rules(&context, &passed), None);
+    }
 }

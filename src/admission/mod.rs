@@ -12,6 +12,7 @@ mod exempt;
 mod graceful_deletion;
 mod namespace_label;
 mod overlap;
+mod own_requests;
 pub mod persistentvolumeclaims;
 pub mod pods;
 pub mod policies;

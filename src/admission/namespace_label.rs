@@ -28,7 +28,7 @@ const MAX_PATCHES: usize = 5;
 pub async fn ensure_namespace_label(
     context: &AdmissionContext,
     name: &str,
-    mark: NamespaceEnforcement,
+    needed: NamespaceEnforcement,
 ) -> kube::Result<()> {
     let name = request_path::checked_namespace(name)?;
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
@@ -41,14 +41,14 @@ pub async fn ensure_namespace_label(
     for _ in 0..MAX_PATCHES {
         let patch = Patch::Merge(enforcement::admission_patch(
             cached_label.as_ref(),
-            mark,
+            needed,
             &unique_stamp(),
         ));
         match namespaces.patch_metadata(name, &params, &patch).await {
             Ok(namespace) => {
                 let written = namespace.metadata;
                 let labels = written.labels.unwrap_or_default();
-                if NamespaceEnforcement::from_labels(&labels) >= mark {
+                if NamespaceEnforcement::from_labels(&labels) >= needed {
                     return Ok(());
                 }
                 let uid = written.uid.unwrap_or_default();

@@ -30,7 +30,8 @@ pub async fn claim_for_disruption(
     dry_run: bool,
     deadline: Instant,
 ) -> Result<Vec<(RuleKey, ClaimGrant)>, Denied> {
-    for _ in 0..MAX_ATTEMPTS {
+    let mut attempts = 1;
+    loop {
         let mut disruption = disruption.clone();
         let namespace = &disruption.pod.metadata.namespace;
         // Read the generations before the rules: a rule that changes in between then has another generation.
@@ -38,14 +39,14 @@ pub async fn claim_for_disruption(
         let rules = covering_rules(context, &disruption.pod, deadline).await?;
         match claim_by_rules(context, rules, &disruption, dry_run, deadline).await {
             // The rule was deleted, or no longer holds the Pod. Ask the rules that hold the Pod now.
-            Err(denied) if denied.why == DenyReason::Changed => {
+            Err(denied) if denied.why == DenyReason::Changed && attempts < MAX_ATTEMPTS => {
                 let namespace = &disruption.pod.metadata.namespace;
                 cache_freshness::wait_for_rule_cache(context, namespace, deadline).await?;
+                attempts += 1;
             }
             decided => return decided,
         }
     }
-    Err(Denied::without_rule(DenyReason::Changed))
 }
 
 /// Takes claims as [`claim_for_disruption`] does, from these rule objects only. A claim is written only if the Pod is
@@ -169,9 +170,13 @@ pub async fn admit_unavailable(
         // the Pod.
         let rules = cache_freshness::read_live_rules(context, namespace, deadline).await?;
         let may_hold = |rules: &RuleSet| rules.selects(pod) && rules.may_hold_unavailable();
-        return match rules.iter().any(may_hold) {
-            false => Ok(()),
-            true => Err(Denied::without_rule(DenyReason::Behind)),
+        return match rules.into_iter().find(may_hold) {
+            None => Ok(()),
+            Some(rules) => Err(Denied {
+                object: rules.name,
+                rule: String::new(),
+                why: DenyReason::Behind,
+            }),
         };
     }
     ensure_etcd_history(context, namespace, deadline).await?;

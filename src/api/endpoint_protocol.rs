@@ -23,13 +23,13 @@ pub struct EndpointRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
     /// The Pods, sorted by name.
-    pub resources: Vec<RequestResource>,
+    pub resources: Vec<RequestedPod>,
 }
 
 /// A Pod that is asked about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RequestResource {
+pub struct RequestedPod {
     /// [`POD_API_VERSION`].
     pub api_version: &'static str,
     /// `Pod`.
@@ -265,7 +265,7 @@ mod tests {
             trace_id: "t".into(),
             rule_name: "ask".into(),
             stage: None,
-            resources: vec![RequestResource {
+            resources: vec![RequestedPod {
                 api_version: POD_API_VERSION,
                 kind: "Pod",
                 name: "web-0".into(),

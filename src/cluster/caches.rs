@@ -25,7 +25,7 @@ pub struct Caches {
     /// The objects that this replica cannot read.
     pub unreadable: Arc<UnreadableObjects>,
     /// When each watch last received anything from the API server.
-    pub pulses: Arc<WatchRegistry>,
+    pub watch_registry: Arc<WatchRegistry>,
     /// Notifies the controllers of changes.
     pub changes: Changes,
 }
@@ -41,7 +41,7 @@ impl Caches {
             disruption_budgets: Arc::default(),
             registration: Arc::default(),
             unreadable: Arc::default(),
-            pulses: Arc::default(),
+            watch_registry: Arc::default(),
         }
     }
 }

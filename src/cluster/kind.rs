@@ -166,19 +166,19 @@ impl WatchedKind {
     }
 }
 
-/// A set of kinds.
+/// A set of kinds. The bit of a kind is its discriminant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KindSet(u16);
+pub struct KindSet(u32);
 
 impl KindSet {
     /// Adds a kind.
     pub fn insert(&mut self, kind: WatchedKind) {
-        self.0 |= 1 << kind as u16;
+        self.0 |= 1 << kind as u32;
     }
 
     /// Whether the kind is in the set.
     pub fn contains(self, kind: WatchedKind) -> bool {
-        self.0 & (1 << kind as u16) != 0
+        self.0 & (1 << kind as u32) != 0
     }
 }
 

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::not_found;
-use super::request_path::ResourcePath;
+use super::request_path::{FIELD_MANAGER, ResourcePath};
 use crate::api::keys;
 use crate::domain::deletion::{DeletionOptions, Propagation};
 use crate::domain::pod::Pod;
@@ -230,7 +230,7 @@ fn eviction_request(pod: &Pod) -> Result<http::Request<Vec<u8>>, Error> {
     });
     let params = PostParams {
         dry_run: true,
-        ..PostParams::default()
+        field_manager: Some(FIELD_MANAGER.to_owned()),
     };
     let body = body.to_string().into_bytes();
     pods_path(&meta.namespace)?.create_subresource(&meta.name, "eviction", &params, body)

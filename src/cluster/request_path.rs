@@ -24,6 +24,9 @@ const ENCODED_IN_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
+/// The field manager of all patches by this program. Admission recognises them by it.
+pub const FIELD_MANAGER: &str = "operating";
+
 /// A request in the form that kube's client sends.
 pub type UnsentRequest = http::Request<Vec<u8>>;
 
@@ -118,7 +121,7 @@ impl ResourcePath {
         subresource: Option<&str>,
         patch: &Patch<P>,
     ) -> Result<UnsentRequest, Error> {
-        self.patch_with(&PatchParams::default(), name, subresource, patch)
+        self.patch_with(&own_patch_params(), name, subresource, patch)
     }
 
     /// As [`ResourcePath::patch`], as a dry run.
@@ -131,7 +134,7 @@ impl ResourcePath {
         subresource: Option<&str>,
         patch: &Patch<P>,
     ) -> Result<UnsentRequest, Error> {
-        self.patch_with(&PatchParams::default().dry_run(), name, subresource, patch)
+        self.patch_with(&own_patch_params().dry_run(), name, subresource, patch)
     }
 
     fn patch_with<P: Serialize + Debug>(
@@ -252,6 +255,13 @@ pub fn checked_name(name: &str) -> Result<&str, Error> {
     }
 }
 
+fn own_patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
 /// One segment of a path, percent-encoded.
 fn encode_segment(text: &str) -> Result<Cow<'_, str>, Error> {
     if matches!(text, "" | "." | "..") || text.contains(['/', '%']) {
@@ -339,7 +349,8 @@ mod tests {
                 let rest = uri.path().strip_prefix("/api/v1/namespaces/shop/pods/");
                 let rest = rest.unwrap().trim_end_matches("/status");
                 assert!(!rest.contains('/'), "{uri}");
-                assert!(uri.query().unwrap_or_default().is_empty(), "{uri}");
+                let query = uri.query().unwrap_or_default();
+                assert!(["", "&fieldManager=operating"].contains(&query), "{uri}");
             }
         }
     }

@@ -51,7 +51,7 @@ impl WatchRegistry {
         catch_up: CatchUpSignal,
     ) -> Arc<WatchHealth> {
         let now = Instant::now();
-        let pulse = Arc::new(WatchHealth {
+        let health = Arc::new(WatchHealth {
             path,
             position: watch::Sender::default(),
             catch_up,
@@ -61,22 +61,22 @@ impl WatchRegistry {
                 moved: now,
             }),
         });
-        self.0.lock().push(Arc::clone(&pulse));
-        pulse
+        self.0.lock().push(Arc::clone(&health));
+        health
     }
 
     /// The health of the watch of an API path, if there is such a watch.
     pub(super) fn find_by_path(&self, path: &str) -> Option<Arc<WatchHealth>> {
-        let pulses = self.0.lock();
-        pulses.iter().find(|pulse| pulse.path == path).cloned()
+        let registry = self.0.lock();
+        registry.iter().find(|health| health.path == path).cloned()
     }
 
     /// How long ago each watch was last active, at `now`.
     pub fn watch_ages(&self, now: Instant) -> Vec<WatchAge> {
-        let age = |pulse: &Arc<WatchHealth>| {
-            let times = *pulse.times.lock();
+        let age = |health: &Arc<WatchHealth>| {
+            let times = *health.times.lock();
             WatchAge {
-                resource: pulse.resource,
+                resource: health.resource,
                 heard: now.saturating_duration_since(times.heard),
                 moved: now.saturating_duration_since(times.moved),
             }
@@ -203,19 +203,19 @@ mod tests {
 
     /// Whether `act` counts as heard, and whether it counts as activity.
     fn observed_activity(act: impl Fn(&MonitoredSink<NoopSink>)) -> (bool, bool) {
-        let pulses = WatchRegistry::default();
-        let pulse = pulses.register_watch("/api/v1/pods", CatchUpSignal::default());
+        let registry = WatchRegistry::default();
+        let health = registry.register_watch("/api/v1/pods", CatchUpSignal::default());
         let long_ago = Instant::now();
-        *pulse.times.lock() = ActivityTimes {
+        *health.times.lock() = ActivityTimes {
             heard: long_ago,
             moved: long_ago,
         };
         while Instant::now() == long_ago {}
         act(&MonitoredSink {
             sink: Arc::new(NoopSink),
-            health: Arc::clone(&pulse),
+            health: Arc::clone(&health),
         });
-        let times = *pulse.times.lock();
+        let times = *health.times.lock();
         (times.heard > long_ago, times.moved > long_ago)
     }
 
@@ -240,23 +240,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn position_is_that_of_lists_and_of_what_is_heard() {
-        let pulses = WatchRegistry::default();
-        let pulse = pulses.register_watch("/api/v1/pods", CatchUpSignal::default());
+        let registry = WatchRegistry::default();
+        let health = registry.register_watch("/api/v1/pods", CatchUpSignal::default());
         let felt = MonitoredSink {
             sink: Arc::new(NoopSink),
-            health: Arc::clone(&pulse),
+            health: Arc::clone(&health),
         };
         felt.replace(Vec::new(), 5);
         assert_eq!(
-            pulses
+            registry
                 .find_by_path("/api/v1/pods")
                 .unwrap()
                 .wait_delivered(5)
                 .await,
             ()
         );
-        assert!(pulses.find_by_path("/api/v1/nodes").is_none());
-        let waiting = tokio::spawn(async move { pulse.wait_delivered(7).await });
+        assert!(registry.find_by_path("/api/v1/nodes").is_none());
+        let waiting = tokio::spawn(async move { health.wait_delivered(7).await });
         tokio::time::sleep(4 * CATCH_UP_AFTER).await;
         assert!(!waiting.is_finished());
         felt.on_heard(6);
@@ -268,10 +268,10 @@ mod tests {
 
     #[test]
     fn ages_grow_and_name_the_resource() {
-        let pulses = WatchRegistry::default();
-        pulses.register_watch("/apis/apps/v1/replicasets", CatchUpSignal::default());
+        let registry = WatchRegistry::default();
+        registry.register_watch("/apis/apps/v1/replicasets", CatchUpSignal::default());
         let later = Instant::now() + Duration::from_secs(60);
-        let ages = pulses.watch_ages(later);
+        let ages = registry.watch_ages(later);
         assert_eq!(ages[0].resource, "replicasets");
         assert!(ages[0].heard >= Duration::from_secs(60));
     }

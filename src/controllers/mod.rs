@@ -33,6 +33,14 @@ pub use queues::{ControllerFigures, ControllerStats, Queues};
 pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: StopTokens) {
     let stop = ends.begun.clone();
     let queues = work.begin_term();
+    // The pattern names every queue, so that a new queue does not compile until its workers run here.
+    let Queues {
+        lifecycle: lifecycle_queue,
+        poddeletion: deletion_queue,
+        rules: rule_queue,
+        collasets: collaset_queue,
+        namespaces: namespace_queue,
+    } = &*queues;
     let wait_queue = wait_queue::WaitQueue::new(&context, &queues, &stop);
     let lifecycle =
         lifecycle::LifecycleController::new(Arc::clone(&context), Arc::clone(&wait_queue));
@@ -50,24 +58,24 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
             wait_queue,
             stop.clone()
         ),
-        Arc::clone(&queues.lifecycle).run_workers(16, ends.clone(), move |key| {
+        Arc::clone(lifecycle_queue).run_workers(16, ends.clone(), move |key| {
             let lifecycle = Arc::clone(&lifecycle);
             async move { lifecycle.reconcile(key).await }
         }),
-        Arc::clone(&queues.rules).run_workers(8, ends.clone(), move |key| {
+        Arc::clone(rule_queue).run_workers(8, ends.clone(), move |key| {
             let rules = Arc::clone(&rules);
             async move { rules.reconcile(key).await }
         }),
-        Arc::clone(&queues.poddeletion).run_workers(8, ends.clone(), move |key| {
+        Arc::clone(deletion_queue).run_workers(8, ends.clone(), move |key| {
             let context = Arc::clone(&deletion);
             async move { pod_deletion::reconcile(&context, key).await }
         }),
-        Arc::clone(&queues.collasets).run_workers(8, ends.clone(), move |name| {
+        Arc::clone(collaset_queue).run_workers(8, ends.clone(), move |name| {
             let collasets = Arc::clone(&collasets);
             let span = error_span!("collaset", namespace = %name.0, name = %name.1);
             async move { collasets.reconcile(name).await }.instrument(span)
         }),
-        Arc::clone(&queues.namespaces).run_workers(2, ends.clone(), move |key| {
+        Arc::clone(namespace_queue).run_workers(2, ends.clone(), move |key| {
             let namespaces = Arc::clone(&namespaces);
             async move { namespaces.reconcile(key).await }
         }),

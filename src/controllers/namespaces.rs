@@ -87,12 +87,12 @@ impl NamespaceController {
     pub async fn reconcile(&self, name: String) -> ReconcileOutcome {
         let observation = observe_namespace(&self.context, &name);
         let Some((observed, needed)) =
-            observation.filter(|(observed, needed)| observed.mark != *needed)
+            observation.filter(|(observed, needed)| observed.enforcement != *needed)
         else {
             self.idle.lock().forget_namespace(&name);
             return ReconcileOutcome::Done;
         };
-        if observed.mark > needed {
+        if observed.enforcement > needed {
             let idle_time = self
                 .idle
                 .lock()

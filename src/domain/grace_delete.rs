@@ -55,6 +55,11 @@ pub fn is_deletion_in_flight(pod: &Pod) -> bool {
     operator::is_in_progress(pod, DELETION_ID, DELETION_TYPE)
 }
 
+/// Whether the deletion of the Pod has not passed its rules yet.
+pub fn awaits_rules(pod: &Pod) -> bool {
+    pod.label(&Family::Preparing.key(DELETION_ID)).is_none()
+}
+
 /// Whether the Pod has the label `to-delete`.
 pub fn is_deletion_requested(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some()
@@ -156,7 +161,7 @@ pub fn deletion_denial(pod: &Pod) -> String {
     if !remaining_finalizers.is_empty() {
         text += &format!(" with finalizers: [{}]", remaining_finalizers.join(" "));
     }
-    let state = if pod.label(&Family::Preparing.key(DELETION_ID)).is_some() {
+    let state = if !awaits_rules(pod) {
         if remaining_finalizers.is_empty() {
             "goes off traffic now"
         } else {

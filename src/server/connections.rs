@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -76,6 +77,7 @@ impl Listener {
             limits: self.limits,
             metrics: self.metrics,
             shutdown: self.shutdown,
+            open_requests: Arc::default(),
         });
         let log = LogLimiter::new(
             "failed accepts",
@@ -114,7 +116,7 @@ impl Listener {
         tokio::select! {
             () = async { while tasks.join_next().await.is_some() {} } => {}
             () = stopping.aborting() => {
-                tracing::warn!(listener = self.name, open = tasks.len(), "cutting connections at the drain deadline");
+                log_cut(self.name, tasks.len(), connections.open_requests.load(Ordering::Relaxed));
                 tasks.shutdown().await;
             }
         }
@@ -132,6 +134,8 @@ struct Connections {
     shutdown: Shutdown,
     silent: Counter,
     full: Counter,
+    /// The number of requests that are being answered.
+    open_requests: Arc<AtomicUsize>,
 }
 
 impl Connections {
@@ -183,7 +187,7 @@ impl Connections {
         let activity = Arc::new(ConnectionActivity::default());
         let (this, on, active) = (self.clone(), slot.clone(), activity.clone());
         let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
-            let serving = active.begin_request();
+            let serving = active.begin_request(&this.open_requests);
             request
                 .extensions_mut()
                 .insert(identify_caller(client.as_ref()));
@@ -295,7 +299,11 @@ struct ConnectionActivity {
 }
 
 /// A guard that counts a request as being answered until dropped.
-struct ServingGuard(Arc<ConnectionActivity>);
+struct ServingGuard {
+    activity: Arc<ConnectionActivity>,
+    /// [`Connections::open_requests`].
+    open_requests: Arc<AtomicUsize>,
+}
 
 impl Default for ConnectionActivity {
     fn default() -> Self {
@@ -307,10 +315,14 @@ impl Default for ConnectionActivity {
 }
 
 impl ConnectionActivity {
-    fn begin_request(self: &Arc<Self>) -> ServingGuard {
+    fn begin_request(self: &Arc<Self>, open_requests: &Arc<AtomicUsize>) -> ServingGuard {
         self.asked.cancel();
         self.state.lock().0 += 1;
-        ServingGuard(self.clone())
+        open_requests.fetch_add(1, Ordering::Relaxed);
+        ServingGuard {
+            activity: Arc::clone(self),
+            open_requests: Arc::clone(open_requests),
+        }
     }
 
     /// Since when no request is being answered; `None` while one is being answered.
@@ -322,8 +334,24 @@ impl ConnectionActivity {
 
 impl Drop for ServingGuard {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
+        self.open_requests.fetch_sub(1, Ordering::Relaxed);
+        let mut state = self.activity.state.lock();
         *state = (state.0 - 1, Instant::now());
+    }
+}
+
+/// Logs that open connections are cut. It is a warning only if requests on them lose their answers: at each normal end
+/// clients still have idle connections.
+fn log_cut(listener: &str, open: usize, requests: usize) {
+    if requests > 0 {
+        tracing::warn!(
+            listener,
+            open,
+            requests,
+            "cutting connections with requests in progress at the drain deadline"
+        );
+    } else {
+        tracing::debug!(listener, open, "closing idle connections");
     }
 }
 

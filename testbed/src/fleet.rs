@@ -30,6 +30,8 @@ use crate::{keys, wait};
 
 /// Namespace of the server's own objects.
 pub const HOME: &str = "kusionstack-system";
+/// The service account of the server in its namespace.
+pub const SERVICE_ACCOUNT: &str = "operating";
 /// Number of replicas of the server.
 pub const REPLICAS: usize = 3;
 /// Annotation of a CRD: its revision. A build does not replace a CRD of a higher revision.
@@ -142,7 +144,7 @@ impl Fleet {
         let url = format!("https://0.0.0.0:{}", balancer.address().port());
         install(&options.binary, plane.kubeconfig(), &url, &options.flags).await?;
         let own = plane
-            .kubeconfig_for_service_account(HOME, "operating")
+            .kubeconfig_for_service_account(HOME, SERVICE_ACCOUNT)
             .await?;
         let proxy = match options.proxied {
             Proxied::None => None,

@@ -361,7 +361,7 @@ impl Plant {
             index: Arc::clone(&self.index),
             objects: Arc::clone(&self.caches.objects),
             registration: Arc::clone(&self.caches.registration),
-            watch_registry: Arc::clone(&self.caches.pulses),
+            watch_registry: Arc::clone(&self.caches.watch_registry),
             owners: LiveOwners::new(&self.index),
             ledgers: Arc::clone(&self.ledgers),
             leadership: Leadership::permanent(),

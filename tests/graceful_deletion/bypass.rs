@@ -1,13 +1,15 @@
 //! Bypass of rules while the feature gate is on.
 
 use k8s_openapi::api::events::v1::Event;
-use kube::Api;
 use kube::api::{DeleteParams, ListParams};
+use kube::{Api, ResourceExt};
 use operating::api::keys::{self, Family};
+use operating::domain::grace_delete::DELETION_ID;
 use serde_json::json;
+use testbed::bed::{right_to_bypass, rights_on_pods};
 use testbed::pods::{is_available, may_operate};
 use testbed::scope::refusal;
-use testbed::{Scope, wait};
+use testbed::{Bed, Scope, wait};
 
 use crate::{bed, is_marked, is_terminating, protected};
 
@@ -109,5 +111,63 @@ async fn operation_that_a_rule_holds_goes_on_by_a_bypass() {
         until_bypass_event(&scope, "Pod").await;
         scope.finish(name, "x").await.unwrap();
         scope.until_pod(name, "back", is_available).await;
+    }
+}
+
+/// A user who may write Pods but not bypass rules, while the server's own user may bypass them, as with an
+/// administrator's kubeconfig.
+async fn plain_user_beside_bypassing_server(bed: &Bed, scope: &Scope) -> Scope {
+    bed.grant_to_server(scope, &[right_to_bypass("web")]).await;
+    bed.new_user(scope, "plain", &[rights_on_pods()]).await
+}
+
+/// Waits until an operation was begun and its rules were asked, and expects that it waits for them.
+async fn until_held_by_rules(scope: &Scope, pod: &str, id: &str) {
+    let begun = Family::Operating.key(id);
+    scope
+        .until_pod(pod, "the operation begun", |p| {
+            p.labels().contains_key(&begun)
+        })
+        .await;
+    let pod = scope.get(pod).await;
+    let waits = pod.labels().contains_key(&Family::PreCheck.key(id));
+    assert!(waits && is_available(&pod), "{:?}", pod.metadata);
+}
+
+#[tokio::test]
+async fn reason_alone_gets_no_bypass_by_the_servers_right() {
+    let bed = bed().await;
+    for by_label in [false, true] {
+        let scope = protected(bed, false).await;
+        scope.rule("web", json!({"app": "web"}), json!(0)).await;
+        scope.until_at_rest("web", 1).await;
+        let plain = plain_user_beside_bypassing_server(bed, &scope).await;
+        give_reason(&plain, "web").await;
+        if by_label {
+            let to_delete = json!({keys::TO_DELETE: "1"});
+            plain.label("web", to_delete).await.unwrap();
+        } else {
+            refusal(plain.delete("web").await);
+        }
+        until_held_by_rules(&scope, "web", DELETION_ID).await;
+        // The same request of a user who has the right goes beyond the rule.
+        let may = bed.server_user(&scope).await;
+        may.delete("web").await.unwrap();
+        assert!(is_terminating(&scope.get("web").await));
+    }
+}
+
+#[tokio::test]
+async fn dry_run_by_the_servers_user_says_the_same() {
+    let bed = bed().await;
+    for ruled in [false, true] {
+        let scope = protected(bed, ruled).await;
+        let namesake = bed.server_user(&scope).await;
+        let dry = DeleteParams::default().dry_run();
+        let dry = refusal(namesake.pods().delete("web", &dry).await);
+        assert!(!is_marked(&scope.get("web").await));
+        let real = refusal(namesake.delete("web").await);
+        assert_eq!((dry.code, dry.message), (real.code, real.message));
+        assert!(is_marked(&scope.get("web").await));
     }
 }

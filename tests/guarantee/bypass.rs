@@ -1,12 +1,12 @@
 //! Bypass: going beyond the budget with an annotation on the Pod and the verb `bypass` on the rule.
 
-use k8s_openapi::api::core::v1::{Event, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
-use serde_json::{Value, json};
+use serde_json::json;
+use testbed::bed::{right_to_bypass, rights_on_pods};
 use testbed::pods::{is_available, names};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope, wait};
@@ -28,47 +28,9 @@ async fn three(max_unavailable: i32) -> (Scope, Vec<String>) {
 
 /// The namespace as seen by a user who may do everything to Pods, with or without the right to bypass the rule.
 async fn user(scope: &Scope, name: &str, bypass: bool) -> Scope {
-    let bed = Bed::shared().await;
-    let accounts: Api<ServiceAccount> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let roles: Api<Role> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let bindings: Api<RoleBinding> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let (post, metadata) = (PostParams::default(), json!({"name": name}));
-    let mut allowed = vec![json!({
-        "apiGroups": [""], "resources": ["pods", "pods/eviction"],
-        "verbs": ["get", "list", "create", "patch", "delete"],
-    })];
-    if bypass {
-        allowed.push(json!({
-            "apiGroups": [keys::GROUP], "resources": ["podtransitionrules"], "resourceNames": ["web"],
-            "verbs": ["bypass"],
-        }));
-    }
-    let read = |value: Value| serde_json::from_value(value).unwrap();
-    let account = serde_json::from_value(json!({"metadata": metadata})).unwrap();
-    accounts.create(&post, &account).await.unwrap();
-    let role: Role = read(json!({"metadata": metadata, "rules": allowed}));
-    roles.create(&post, &role).await.unwrap();
-    let binding = json!({
-        "metadata": metadata,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": scope.namespace}],
-    });
-    let binding = serde_json::from_value(binding).unwrap();
-    bindings.create(&post, &binding).await.unwrap();
-    let file = bed
-        .kubeconfig_for_service_account(&scope.namespace, name)
-        .await
-        .unwrap();
-    let theirs = Scope {
-        client: bed.client_from(&file).await.unwrap(),
-        namespace: scope.namespace.clone(),
-    };
-    // The API server's authorizer learns of roles through a watch.
-    wait::until("the user to have their rights", async || {
-        theirs.pods().list(&ListParams::default()).await.is_ok()
-    })
-    .await;
-    theirs
+    let mut rights = vec![rights_on_pods()];
+    rights.extend(bypass.then(|| right_to_bypass("web")));
+    Bed::shared().await.new_user(scope, name, &rights).await
 }
 
 async fn give_reason(scope: &Scope, pod: &str, reason: &str) {

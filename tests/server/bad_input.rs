@@ -1,7 +1,5 @@
 //! Bodies that are no review, too large or too slow; and which part of a body the logs contain.
 
-use std::cell::RefCell;
-use std::io::Write;
 use std::time::Duration;
 
 use operating::server::Limits;
@@ -9,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::logs::{collect_logs, take_logs};
 use super::rig::{Rig, call, review, rig, text, verdict};
 
 async fn post(rig: &Rig, body: impl ToString) -> (u16, Value) {
@@ -145,33 +144,9 @@ async fn a_client_that_never_ends_its_body_gets_a_408() {
     );
 }
 
-thread_local! {
-    static LOGS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Collects the log lines of its thread.
-struct Sink;
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        LOGS.with_borrow_mut(|logs| logs.extend_from_slice(bytes));
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The runtime of a test has a single thread of its own, so the log lines of this thread belong to its server. The
-/// subscriber is global: tracing disables a thread's own subscriber for events that another thread has used first.
 #[tokio::test]
 async fn log_has_a_line_per_denial_and_no_body() {
-    tracing_subscriber::fmt()
-        .with_env_filter("info,operating=trace")
-        .with_ansi(false)
-        .with_writer(|| Sink)
-        .init();
-
+    collect_logs();
     let rig = rig(Limits::default()).await;
     rig.review("allow-1").await;
     rig.review("deny-1").await;
@@ -182,7 +157,7 @@ async fn log_has_a_line_per_denial_and_no_body() {
     post(&rig, bad).await;
     post(&rig, "{\"s3cret\": s3cret").await;
 
-    let logs = String::from_utf8(LOGS.take()).unwrap();
+    let logs = take_logs();
     assert!(!logs.contains("s3cret"), "{logs}");
     assert!(!logs.contains("allow-1"), "{logs}");
     let denials: Vec<&str> = logs

@@ -9,6 +9,7 @@ use operating::server::Limits;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::logs::{collect_logs, take_logs};
 use super::rig::{Rig, call, review, rig, verdict};
 
 /// Sends reviews one after another over persistent connections, as an API server does, and opens a new connection when
@@ -106,7 +107,24 @@ async fn the_drain_deadline_cuts_what_hangs() {
             .await
     });
     rig.handler.entered.notified().await;
+    collect_logs();
     rig.shutdown.abort();
     rig.webhook.await.unwrap();
     assert!(hanging.await.unwrap().is_err());
+    let logs = take_logs();
+    let warning = logs.lines().find(|line| line.contains(" WARN ")).unwrap();
+    assert!(warning.contains("cutting connections"), "{warning}");
+    assert!(warning.contains("open=1 requests=1"), "{warning}");
+}
+
+#[tokio::test]
+async fn idle_connections_are_cut_without_a_warning() {
+    let rig = rig(Limits::default()).await;
+    let _unused = rig.h1().await;
+    collect_logs();
+    rig.shutdown.abort();
+    rig.webhook.await.unwrap();
+    let logs = take_logs();
+    assert!(logs.contains("closing idle connections"), "{logs}");
+    assert!(!logs.contains(" WARN "), "{logs}");
 }

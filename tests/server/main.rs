@@ -7,6 +7,7 @@ mod clients;
 mod drain;
 mod faults;
 mod floods;
+mod logs;
 mod readiness;
 mod rig;
 mod verdicts;

@@ -32,7 +32,7 @@ pub fn former_pvcs_warning(
             && !template.is_empty()
             && pvcs::is_generated(&format!("{name}-{template}-"), &pvc.name)
     };
-    let uncontrolled = objects.claims.controlled_by(namespace, "");
+    let uncontrolled = objects.pvcs.controlled_by(namespace, "");
     let former: Vec<_> = uncontrolled.iter().filter(is_former).collect();
     if former.is_empty() {
         return None;

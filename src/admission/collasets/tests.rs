@@ -558,7 +558,7 @@ async fn creation_warns_of_former_pvcs_with_other_template() {
             version: 1,
             controller: String::new(),
         };
-        api_server.context.objects.claims.apply(key, Some(pvc));
+        api_server.context.objects.pvcs.apply(key, Some(pvc));
     };
     cache_pvc("web-data-x7b2k", &template("1Gi"));
     cache_pvc("other-data-x7b2k", &template("1Gi"));

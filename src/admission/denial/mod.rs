@@ -44,8 +44,18 @@ pub fn audit_reason(why: &DenyReason) -> &'static str {
 
 /// The message for a denial. `now` is the time to which ages in the message refer.
 pub fn describe_denial(pod: &str, denied: &Denied, now: Timestamp) -> String {
-    let rule = messages::qualified_rule_name(&denied.object, &denied.rule);
+    let rule = match denied.object.as_str() {
+        "" => "a PodTransitionRule of its namespace".to_owned(),
+        object => messages::qualified_rule_name(object, &denied.rule),
+    };
     match &denied.why {
+        DenyReason::Behind if denied.object.is_empty() => format!(
+            "Pod {pod} is held: it is not known which rules hold it, because this replica has not yet read all \
+             PodTransitionRules and the objects that they depend on; try again in a moment"
+        ),
+        DenyReason::Unreachable(why) if denied.object.is_empty() => format!(
+            "Pod {pod} is held: it is not known whether a rule holds it ({why}); try again in a moment"
+        ),
         DenyReason::Full {
             used,
             limit,

@@ -242,8 +242,39 @@ fn owner_without_a_number_says_which_field_to_set() {
 }
 
 #[test]
+fn denial_without_rule_says_what_is_not_known() {
+    let text = |why| describe_denial("p", &Denied::without_rule(why), Timestamp::UNIX_EPOCH);
+    assert_eq!(
+        text(DenyReason::Behind),
+        "Pod p is held: it is not known which rules hold it, because this replica has not yet read all \
+         PodTransitionRules and the objects that they depend on; try again in a moment"
+    );
+    assert_eq!(
+        text(DenyReason::Unreachable(
+            "the rules could not be read in time".into()
+        )),
+        "Pod p is held: it is not known whether a rule holds it (the rules could not be read in time); try again in a \
+         moment"
+    );
+    for why in every_reason() {
+        let text = text(why);
+        assert!(!text.contains("(unknown)") && !text.contains("PodTransitionRule :"));
+    }
+}
+
+#[test]
 fn every_held_operation_is_denied_with_429() {
-    for why in [
+    for why in every_reason() {
+        let reason = audit_reason(&why);
+        assert!(denial_counts::DENIAL_REASONS.contains(&reason), "{reason}");
+        let verdict = denied_to_verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
+        assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
+    }
+}
+
+/// A denial for each reason that needs no more than a text.
+fn every_reason() -> Vec<DenyReason> {
+    vec![
         DenyReason::Behind,
         DenyReason::Changed,
         DenyReason::Unconfirmed,
@@ -265,10 +296,5 @@ fn every_held_operation_is_denied_with_429() {
         DenyReason::Broken("x".into()),
         DenyReason::Unusable("x".into()),
         DenyReason::Unreachable("x".into()),
-    ] {
-        let reason = audit_reason(&why);
-        assert!(denial_counts::DENIAL_REASONS.contains(&reason), "{reason}");
-        let verdict = denied_to_verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
-        assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
-    }
+    ]
 }

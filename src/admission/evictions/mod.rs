@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use super::bypass::{BypassCheck, ExplainedDenial};
 use super::context::AdmissionContext;
 use super::review::{Handler, Request, Verdict};
-use super::{denial, exempt, graceful_deletion, rule_check};
+use super::{denial, exempt, graceful_deletion, own_requests, rule_check};
 use crate::api_request;
 use crate::cluster::{disruption_budgets, pod_requests};
 use crate::domain::deletion::DeletionOptions;
@@ -62,7 +62,7 @@ impl Handler for EvictionHandler {
             request,
             carrier: &pod,
             dry_run: request.dry_run || eviction.is_dry_run(),
-            is_asked_for: true,
+            is_asked_for: !own_requests::is_own_write(request),
             deadline,
         };
         let (verdict, bound) = self.decide_eviction(&bypass, &pod).await;
@@ -105,7 +105,7 @@ impl EvictionHandler {
             return (refused, DeleteBinding::Uid);
         }
         if graceful_deletion::is_lifecycle_due(context.settings.grace_delete, pod) {
-            if graceful_deletion::is_own_dry_run(context, bypass.request, bypass.deadline).await {
+            if own_requests::is_own_dry_run(context, bypass.request, bypass.deadline).await {
                 return (
                     Verdict::allow().with_audit("free", "own-dry-run"),
                     DeleteBinding::Uid,

@@ -15,9 +15,23 @@ pub const MUTATING_CONFIGURATION: &str = "kusionstack-controller-manager-mutatin
 /// Name of the ValidatingWebhookConfiguration; see [`MUTATING_CONFIGURATION`].
 pub const VALIDATING_CONFIGURATION: &str = "kusionstack-controller-manager-validating";
 
-/// A path of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Route {
+/// Declares the routes, so that [`Route::ALL`] has each of them.
+macro_rules! routes {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A path of the server.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Route {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Route {
+            /// Every route.
+            pub const ALL: [Route; [$(Route::$name),*].len()] = [$(Route::$name),*];
+        }
+    };
+}
+
+routes! {
     /// Pods and their status, before they are stored.
     MutatePods,
     /// Evictions of Pods.
@@ -52,21 +66,6 @@ pub enum WebhookKind {
 }
 
 impl Route {
-    /// Every route.
-    pub const ALL: [Route; 11] = [
-        Route::MutatePods,
-        Route::MutateEvictions,
-        Route::MutatePodTransitionRules,
-        Route::MutateCollaSets,
-        Route::MarkOrphaningCollaSets,
-        Route::ValidatePods,
-        Route::ValidatePodTransitionRules,
-        Route::ValidateCollaSets,
-        Route::ValidateResourceContexts,
-        Route::ValidatePvcDeletions,
-        Route::ValidatePvcCollections,
-    ];
-
     /// Path of the URL, with the leading slash.
     pub const fn path(self) -> &'static str {
         match self {

@@ -40,10 +40,21 @@ impl Kind<'_> {
 impl Rule {
     /// The kinds whose fields are set, in the order of [`Kind::FIELDS`]. A valid rule has exactly one.
     pub fn kinds(&self) -> impl Iterator<Item = Kind<'_>> {
+        // The pattern names every field, so that a new field does not compile until this function handles it.
+        let Rule {
+            name: _,
+            disabled: _,
+            stage: _,
+            conditions: _,
+            filter: _,
+            available_policy,
+            label_check,
+            webhook,
+        } = self;
         [
-            self.available_policy.as_ref().map(Kind::Availability),
-            self.label_check.as_ref().map(Kind::LabelCheck),
-            self.webhook.as_ref().map(Kind::Webhook),
+            available_policy.as_ref().map(Kind::Availability),
+            label_check.as_ref().map(Kind::LabelCheck),
+            webhook.as_ref().map(Kind::Webhook),
         ]
         .into_iter()
         .flatten()
@@ -52,7 +63,22 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// The fields that a rule of any kind may have.
+    const COMMON_FIELDS: [&str; 5] = ["name", "disabled", "stage", "conditions", "filter"];
+
+    #[test]
+    fn every_field_of_a_rule_is_common_or_a_kind() {
+        let schema = serde_json::to_value(schemars::schema_for!(Rule)).unwrap();
+        let fields = schema["properties"].as_object().unwrap();
+        let fields: BTreeSet<&str> = fields.keys().map(String::as_str).collect();
+        let known = COMMON_FIELDS.into_iter().chain(Kind::FIELDS);
+        assert_eq!(fields, known.collect());
+    }
 
     #[test]
     fn kinds_stand_in_the_order_of_their_fields() {

@@ -3,7 +3,7 @@
 mod components;
 
 use super::install::rbac::{self, table, users};
-use super::install::{client_config, names};
+use super::install::{client_config, names, server_namespace};
 use super::{docs, metrics_docs, print};
 use crate::admission::routes::{ConfigurationSettings, WebhookKind};
 
@@ -43,6 +43,11 @@ pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
         GeneratedFile {
             path: "webhook-config/policies.yaml",
             text: header("src/admission/policies.rs") + &print::print_policies()?,
+        },
+        GeneratedFile {
+            path: "manifests/namespace.yaml",
+            text: header("src/cli/install/mod.rs")
+                + &print::to_yaml_document(&server_namespace(names::NAMESPACE))?,
         },
         GeneratedFile {
             path: "manifests/rbac.yaml",

@@ -17,13 +17,12 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
 
 use self::request::{retry_optional_request, retry_request};
 use super::args::InstallArgs;
@@ -200,7 +199,26 @@ where
     Ok(())
 }
 
-/// Creates the namespace with the label [`names::MANAGED_BY`]. An existing namespace stays unchanged. If the namespace
+/// The namespace of the server. Its Pods must meet the Pod Security standard `restricted`, as those of
+/// `manifests/deployment.yaml` do.
+pub fn server_namespace(name: &str) -> Namespace {
+    let labels = [
+        (names::MANAGED_BY, names::APP_NAME),
+        ("app.kubernetes.io/name", names::APP_NAME),
+        ("pod-security.kubernetes.io/enforce", "restricted"),
+    ];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    Namespace {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(labels.into()),
+            ..ObjectMeta::default()
+        },
+        ..Namespace::default()
+    }
+}
+
+/// Creates the [`server_namespace`]. An existing namespace stays unchanged. If the namespace
 /// is being deleted, this function waits for the end of the deletion.
 async fn ensure_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(client.clone());
@@ -218,9 +236,7 @@ async fn ensure_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
         }
         None => {}
     }
-    let labels = json!({names::MANAGED_BY: names::APP_NAME});
-    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
-    apply_object(&api, name, &object).await
+    apply_object(&api, name, &server_namespace(name)).await
 }
 
 /// Applies an object by server-side apply, and takes over fields from other field managers.

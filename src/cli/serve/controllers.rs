@@ -15,7 +15,7 @@ use crate::cluster::caches::Caches;
 use crate::cluster::clock;
 use crate::cluster::events::EventRecorder;
 use crate::cluster::leadership::Leadership;
-use crate::cluster::lease::{DRAIN_TIMEOUT, LeaderElector};
+use crate::cluster::lease::{DRAIN_TIMEOUT, ElectionStops, LeaderElector};
 use crate::cluster::owner_sizes::LiveOwners;
 use crate::cluster::rule_store::RuleStore;
 use crate::cluster::work_queue::StopTokens;
@@ -42,6 +42,8 @@ pub struct ControllerParts<'a> {
     pub controller_stats: &'a Arc<ControllerStats>,
     /// Sends whether this replica is the leader.
     pub leading: watch::Sender<bool>,
+    /// Cancelled when this replica begins to end.
+    pub candidacy: CancellationToken,
     /// Supervises the task.
     pub supervisor: &'a Supervisor,
 }
@@ -60,7 +62,7 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         index: Arc::clone(&parts.caches.index),
         objects: Arc::clone(&parts.caches.objects),
         registration: Arc::clone(&parts.caches.registration),
-        watch_registry: Arc::clone(&parts.caches.pulses),
+        watch_registry: Arc::clone(&parts.caches.watch_registry),
         owners: Arc::clone(parts.owners),
         ledgers: Arc::clone(parts.ledgers),
         events: Arc::clone(&events),
@@ -86,6 +88,10 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         LeaderElector::new(client.clone(), namespace, identity, tells, events)
     });
     let stop = parts.supervisor.stop().clone();
+    let stops = ElectionStops {
+        candidacy: parts.candidacy,
+        leadership: stop.clone(),
+    };
     parts
         .supervisor
         .spawn_supervised("the lead of the controllers", async move {
@@ -98,12 +104,13 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
             };
             let election = async {
                 match candidate {
-                    Some(candidate) => candidate.run(stop.clone(), ended).await,
+                    Some(candidate) => candidate.run(stops, ended).await,
                     None => stop.cancelled().await,
                 }
                 drop(leading);
             };
             tokio::join!(election, follow);
+            stop.cancelled().await; // the election of a replica that begins to end may be over before
         })
 }
 

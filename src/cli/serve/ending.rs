@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::listeners::Listening;
@@ -27,6 +28,8 @@ const CONTROLLERS_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct RunningTasks {
     pub listening: Listening,
     pub controllers: JoinHandle<()>,
+    /// Cancelled when the replica begins to end. From then on, a replica that does not lead does not become the leader.
+    pub candidacy: CancellationToken,
 }
 
 /// Waits for a signal, a fault or a restored etcd, drains the reviews, and ends the tasks.
@@ -57,7 +60,9 @@ pub(super) async fn end(
     let RunningTasks {
         listening,
         controllers,
+        candidacy,
     } = running;
+    candidacy.cancel();
     info!("ending: draining reviews");
     tokio::select! {
         served = listening.webhooks => served.context("the webhook listener failed")?,

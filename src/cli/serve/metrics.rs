@@ -188,7 +188,7 @@ impl MetricsCollector {
             self.ledgers.store().count_unkept_ledgers() as f64,
         )?;
         let mut oldest = BTreeMap::<&str, f64>::new();
-        for age in self.caches.pulses.watch_ages((self.clock)()) {
+        for age in self.caches.watch_registry.watch_ages((self.clock)()) {
             let known = oldest.entry(age.resource).or_default();
             *known = known.max(age.heard.as_secs_f64());
         }

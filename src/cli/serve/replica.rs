@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use kube::Client;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::certificates::{self, SelfManagedCertificates};
 use super::controllers::{ControllerParts, start_controllers};
@@ -138,6 +139,7 @@ impl Replica {
         }
         // After the installation, because before it missing webhook configurations are no problem.
         self.watch_registration()?;
+        let candidacy = CancellationToken::new();
         let controllers = start_controllers(ControllerParts {
             args: &self.args,
             client: &self.client,
@@ -146,12 +148,14 @@ impl Replica {
             ledgers: &self.ledgers,
             endpoint_caller: &self.endpoint_caller,
             controller_stats: &self.controller_stats,
-            leading: self.leading.clone(),
+            leading: self.leading,
+            candidacy: candidacy.clone(),
             supervisor: &self.supervisor,
         });
         let running = RunningTasks {
             listening,
             controllers,
+            candidacy,
         };
         ending::end(&self.supervisor, &self.caches.index, &limits, running).await
     }

@@ -41,8 +41,8 @@ pub fn start_watchdog(
         runtime_probe(Handle::current()),
         index_lock_probe(Arc::clone(&caches.index)),
         ledger_locks_probe(Arc::clone(ledgers)),
-        silent_watches_probe(Arc::clone(&caches.pulses)),
-        stalled_watches_probe(Arc::clone(&caches.pulses)),
+        silent_watches_probe(Arc::clone(&caches.watch_registry)),
+        stalled_watches_probe(Arc::clone(&caches.watch_registry)),
         controllers_probe(Arc::clone(controller_stats)),
         #[cfg(feature = "faults")]
         fault_probe(),
@@ -121,23 +121,25 @@ fn check_lock_free(is_free: bool, lock: &str) -> Result<(), String> {
     }
 }
 
-fn silent_watches_probe(pulses: Arc<WatchRegistry>) -> WatchdogProbe {
+fn silent_watches_probe(registry: Arc<WatchRegistry>) -> WatchdogProbe {
     WatchdogProbe {
         name: "watch-silent",
         restart_after: None, // the cause is the API server, so a restart would not help
         check: Box::new(move |now| {
-            check_watch_ages(&pulses.watch_ages(now), MAX_WATCH_SILENCE, |age| age.heard)
-                .map_err(|text| format!("nothing was heard of the watch of {text}"))
+            check_watch_ages(&registry.watch_ages(now), MAX_WATCH_SILENCE, |age| {
+                age.heard
+            })
+            .map_err(|text| format!("nothing was heard of the watch of {text}"))
         }),
     }
 }
 
-fn stalled_watches_probe(pulses: Arc<WatchRegistry>) -> WatchdogProbe {
+fn stalled_watches_probe(registry: Arc<WatchRegistry>) -> WatchdogProbe {
     WatchdogProbe {
         name: "watch-stuck",
         restart_after: Some(Duration::ZERO),
         check: Box::new(move |now| {
-            check_watch_ages(&pulses.watch_ages(now), MAX_WATCH_STALL, |age| age.moved)
+            check_watch_ages(&registry.watch_ages(now), MAX_WATCH_STALL, |age| age.moved)
                 .map_err(|text| format!("no attempt was made by the watch of {text}"))
         }),
     }

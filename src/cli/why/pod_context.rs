@@ -19,6 +19,9 @@ use crate::domain::rules::conditions;
 /// Longer than the longest timeout of Operating's webhooks (10 s).
 const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// Maximum number of dry runs for a Pod that changes all the time.
+const MAX_DRY_RUNS: u32 = 5;
+
 /// The context of a Pod. `covered` is whether a rule selects the Pod.
 /// `deployment` is the name of the Deployment behind its controller.
 pub async fn observe_context(
@@ -97,18 +100,13 @@ pub fn unscheduled_message(pod: &Value) -> Option<String> {
 async fn dry_run_deletion(client: &Client, pod: &Pod) -> Option<DryRunDeletion> {
     let pods: Api<PartialObjectMeta<CorePod>> =
         Api::namespaced(client.clone(), &pod.metadata.namespace);
-    let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(pod.metadata.uid.clone()),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    }
-    .dry_run();
     let not_checked = |reason: String| Some(DryRunDeletion::NotChecked { reason });
-    match timeout(DRY_RUN_TIMEOUT, pods.delete(&pod.metadata.name, &params)).await {
-        Ok(Ok(_)) => Some(DryRunDeletion::Allowed),
-        Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => None,
+    match timeout(DRY_RUN_TIMEOUT, retry_dry_run(&pods, pod)).await {
+        Ok(Ok(true)) => Some(DryRunDeletion::Allowed),
+        Ok(Ok(false)) => None,
+        Ok(Err(Error::Api(status))) if status.code == 409 => {
+            not_checked("the Pod changes all the time; try again".to_owned())
+        }
         Ok(Err(Error::Api(status))) => Some(DryRunDeletion::from_api_refusal(
             status.code,
             &status.message,
@@ -119,4 +117,44 @@ async fn dry_run_deletion(client: &Client, pod: &Pod) -> Option<DryRunDeletion> 
             DRY_RUN_TIMEOUT.as_secs()
         )),
     }
+}
+
+/// Repeats the dry run while the Pod changes between the read and the dry run. False if the Pod is gone.
+///
+/// The resourceVersion is a precondition because a dry run with the UID alone is the mark of the server itself
+/// (`admission::own_requests`), and the user may have the same name as the server.
+async fn retry_dry_run(pods: &Api<PartialObjectMeta<CorePod>>, pod: &Pod) -> Result<bool, Error> {
+    let mut version = Some(pod.metadata.resource_version.to_string());
+    for attempt in 1.. {
+        match dry_run_at(pods, pod, version).await {
+            Ok(()) => return Ok(true),
+            Err(Error::Api(status)) if status.code == 404 => return Ok(false),
+            Err(Error::Api(status)) if status.code == 409 && attempt < MAX_DRY_RUNS => {}
+            Err(e) => return Err(e),
+        }
+        let now = pods.get_metadata_opt(&pod.metadata.name).await?;
+        match now.map(|now| now.metadata) {
+            Some(now) if now.uid.as_ref() == Some(&pod.metadata.uid) => {
+                version = now.resource_version;
+            }
+            _ => break,
+        }
+    }
+    Ok(false)
+}
+
+async fn dry_run_at(
+    pods: &Api<PartialObjectMeta<CorePod>>,
+    pod: &Pod,
+    version: Option<String>,
+) -> Result<(), Error> {
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(pod.metadata.uid.clone()),
+            resource_version: version,
+        }),
+        ..DeleteParams::default()
+    };
+    let deleted = pods.delete(&pod.metadata.name, &params.dry_run()).await;
+    deleted.map(drop)
 }

@@ -55,6 +55,15 @@ pub struct LeaderElector {
     succeeds: Option<String>,
 }
 
+/// The two steps in which a candidate ends.
+#[derive(Clone, Debug, Default)]
+pub struct ElectionStops {
+    /// The replica begins to end. From then on the candidate does not take the Lease. If it leads, it goes on leading.
+    pub candidacy: CancellationToken,
+    /// The candidate stops leading and releases the Lease.
+    pub leadership: CancellationToken,
+}
+
 /// The last renewal of the holder that was seen, and when it was seen by this process's own clock. The time of the
 /// holder's clock does not matter: clocks may differ by hours.
 #[derive(Debug, Default)]
@@ -82,9 +91,9 @@ impl LeaderElector {
         }
     }
 
-    /// Tries to lead until `stop`. Then releases the Lease when the work of the leader has `ended`. If this takes too
-    /// long, the Lease is left to expire.
-    pub async fn run(mut self, stop: CancellationToken, ended: impl Future<Output = ()>) {
+    /// Tries to lead until the candidacy stops, and leads until the leadership stops. Then releases the Lease when the
+    /// work of the leader has `ended`. If this takes too long, the Lease is left to expire.
+    pub async fn run(mut self, stops: ElectionStops, ended: impl Future<Output = ()>) {
         let mut renewed = Instant::now();
         let mut failing = 0u32;
         loop {
@@ -95,7 +104,15 @@ impl LeaderElector {
                     "it stood still and could not renew the lease in time",
                 );
             }
+            if self.has_withdrawn(&stops) {
+                return;
+            }
             match self.try_acquire_or_renew().await {
+                Ok(true) if self.has_withdrawn(&stops) => {
+                    // The replica began to end during this attempt.
+                    let _ = timeout(RETRY_PERIOD, self.release_lease()).await; // best effort, as below
+                    return;
+                }
                 Ok(leads) => {
                     renewed = asked;
                     if leads {
@@ -120,8 +137,10 @@ impl LeaderElector {
                 self.set_leading(false, "it could not renew the lease in time");
             }
             let pause = RETRY_PERIOD.mul_f64(rand::random_range(0.8..1.2));
+            let leads = *self.leading.borrow();
             tokio::select! {
-                () = stop.cancelled() => break,
+                () = stops.leadership.cancelled() => break,
+                () = stops.candidacy.cancelled(), if !leads => return,
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -138,6 +157,12 @@ impl LeaderElector {
             }
             let _ = timeout(RETRY_PERIOD, self.release_lease()).await; // best effort: otherwise the Lease expires
         }
+    }
+
+    /// Whether the candidate neither leads nor may take the Lease any more. Taking it now would only make the leader change
+    /// twice.
+    fn has_withdrawn(&self, stops: &ElectionStops) -> bool {
+        stops.candidacy.is_cancelled() && !*self.leading.borrow()
     }
 
     /// Publishes whether this candidate leads. `lost` is the reason if it does not.

@@ -14,6 +14,7 @@ const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kusionstack-system/
 struct Candidate {
     leading: watch::Receiver<bool>,
     leadership: Leadership,
+    candidacy: CancellationToken,
     stop: CancellationToken,
     election: JoinHandle<()>,
 }
@@ -32,7 +33,7 @@ impl Candidate {
     ) -> Candidate {
         let (sender, leading) = watch::channel(false);
         let leadership = Leadership::default();
-        let stop = CancellationToken::new();
+        let stops = ElectionStops::default();
         let elector = LeaderElector::new(
             api.client(),
             "kusionstack-system",
@@ -43,8 +44,9 @@ impl Candidate {
         Candidate {
             leading,
             leadership,
-            election: tokio::spawn(elector.run(stop.clone(), ended)),
-            stop,
+            election: tokio::spawn(elector.run(stops.clone(), ended)),
+            candidacy: stops.candidacy,
+            stop: stops.leadership,
         }
     }
 
@@ -410,6 +412,58 @@ async fn stopped_leader_releases_the_lease() {
     let (leading, leadership) = (candidate.leading.clone(), candidate.leadership.clone());
     candidate.stop().await;
     assert!(!leadership.is_leading() && !*leading.borrow());
+    assert_eq!(stored_spec(&api)["holderIdentity"], "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ending_replica_does_not_take_an_expired_lease() {
+    let api = FakeApi::default();
+    put_lease(&api, "b", Timestamp::now());
+    let candidate = Candidate::start(&api, "a");
+    tokio::time::sleep(LEASE_DURATION).await;
+    candidate.candidacy.cancel();
+    tokio::time::sleep(2 * LEASE_DURATION).await;
+    assert!(!candidate.leads() && !candidate.leadership.is_leading());
+    assert_eq!(stored_spec(&api)["holderIdentity"], "b");
+    assert!(candidate.election.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ending_leader_leads_until_its_leadership_stops() {
+    let api = FakeApi::default();
+    let mut candidate = Candidate::start(&api, "a");
+    candidate.wait_until_leading(true).await;
+    candidate.candidacy.cancel();
+    tokio::time::sleep(2 * LEASE_DURATION).await;
+    assert!(candidate.leads() && candidate.leadership.is_leading());
+    candidate.stop().await;
+    assert_eq!(stored_spec(&api)["holderIdentity"], "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ending_leader_that_lost_the_lease_does_not_take_it_again() {
+    let api = FakeApi::default();
+    let mut candidate = Candidate::start(&api, "a");
+    candidate.wait_until_leading(true).await;
+    candidate.candidacy.cancel();
+    put_lease(&api, "b", Timestamp::now());
+    candidate.wait_until_leading(false).await;
+    tokio::time::sleep(2 * LEASE_DURATION).await;
+    assert_eq!(stored_spec(&api)["holderIdentity"], "b");
+    assert!(candidate.election.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_taken_while_the_replica_begins_to_end_is_released() {
+    let api = FakeApi::default();
+    put_lease(&api, "", Timestamp::now());
+    api.0.lock().writing = Duration::from_secs(1);
+    let candidate = Candidate::start(&api, "a");
+    eventually(|| lease_requests(&api, "GET") == 1).await;
+    candidate.candidacy.cancel();
+    eventually(|| candidate.election.is_finished()).await;
+    assert!(!*candidate.leading.borrow());
+    assert_eq!(lease_requests(&api, "PUT"), 2);
     assert_eq!(stored_spec(&api)["holderIdentity"], "");
 }
 

@@ -207,7 +207,7 @@ impl CachedKind for PvcObject {
     const KIND: WatchedKind = WatchedKind::PersistentVolumeClaim;
 
     fn object_cache(objects: &ObjectCaches) -> &ObjectCache<Pvc> {
-        &objects.claims
+        &objects.pvcs
     }
 
     fn metadata(&self) -> &PodMetadata {

@@ -23,7 +23,7 @@ pub struct ObjectCaches {
     /// ControllerRevisions that a CollaSet controls or that have no controller.
     pub revisions: ObjectCache<Revision>,
     /// PersistentVolumeClaims with `kusionstack.io/control=true` that a CollaSet controls or that have no controller.
-    pub claims: ObjectCache<Pvc>,
+    pub pvcs: ObjectCache<Pvc>,
     /// ResourceContexts.
     pub pools: ObjectCache<InstancePool>,
 }

@@ -147,7 +147,9 @@ fn spawn_watch<T, S>(
     T: Send + 'static,
     S: WatchSink<T>,
 {
-    let health = caches.pulses.register_watch(source.path, catch_up.clone());
+    let health = caches
+        .watch_registry
+        .register_watch(source.path, catch_up.clone());
     let task = format!("the watch of {}", health.resource());
     let stop = supervisor.stop().clone();
     let sink = Arc::new(MonitoredSink { sink, health });

@@ -117,8 +117,8 @@ fn collect_revisions(
 
 /// The PVCs that the set controls, and the PVCs without a controller that no other existing set keeps.
 fn collect_pvcs(objects: &ObjectCaches, namespace: &str, uid: &str) -> Vec<Arc<Pvc>> {
-    let mut pvcs = objects.claims.controlled_by(namespace, uid);
-    let uncontrolled = objects.claims.controlled_by(namespace, "").into_iter();
+    let mut pvcs = objects.pvcs.controlled_by(namespace, uid);
+    let uncontrolled = objects.pvcs.controlled_by(namespace, "").into_iter();
     let is_kept_by_other = |pvc: &Arc<Pvc>| {
         let kept_for = pvc.labels.get(keys::KEPT_FOR);
         kept_for.is_some_and(|other| other != uid && is_set_present(objects, namespace, other))

@@ -59,7 +59,7 @@ pub struct ObservedNamespace {
     /// resourceVersion, not 0.
     pub version: u64,
     /// The namespace enforcement label.
-    pub mark: NamespaceEnforcement,
+    pub enforcement: NamespaceEnforcement,
 }
 
 impl ObservedNamespace {
@@ -74,7 +74,7 @@ impl ObservedNamespace {
         is_known.then(|| ObservedNamespace {
             uid: uid.to_owned(),
             version,
-            mark: NamespaceEnforcement::from_labels(labels),
+            enforcement: NamespaceEnforcement::from_labels(labels),
         })
     }
 
@@ -117,7 +117,7 @@ pub fn admission_patch(
     enforcement: NamespaceEnforcement,
     stamp: &str,
 ) -> Value {
-    let lower = observed.filter(|observed| observed.mark < enforcement);
+    let lower = observed.filter(|observed| observed.enforcement < enforcement);
     let mut metadata = lower.map_or_else(Map::new, |observed| {
         observed.version_precondition(enforcement)
     });

@@ -5,6 +5,7 @@ use super::{CompiledRule, RuleKind, RuleSet, Stage};
 use crate::api::keys::Family;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::lifecycle::has_operation_type;
+use crate::domain::messages;
 use crate::domain::pod::Pod;
 
 /// Why a Pod waits in a stage.
@@ -72,6 +73,27 @@ pub fn operation_rejections<'a>(
         .map(|reason| reject("", reason.clone()))
         .into_iter()
         .chain(rules)
+}
+
+/// The rules of this object that an operation on the Pod has yet to pass in the stage, for messages: those that need a
+/// budget or an endpoint, and those that reject the Pod as it is.
+pub fn rules_to_pass<'a>(
+    set: &'a RuleSet,
+    stage: Stage,
+    pod: &'a Pod,
+) -> impl Iterator<Item = String> + 'a {
+    let selected = set.selects(pod);
+    let is_unreadable = selected && set.selector.is_err();
+    let rules = (selected && !is_unreadable).then(|| set.applicable_rules(stage, pod));
+    let rules = rules.into_iter().flatten().filter(|rule| match rule.kind {
+        RuleKind::Availability(_) | RuleKind::Webhook(_) => true,
+        RuleKind::LabelCheck(_) | RuleKind::Broken { .. } => {
+            immediate_rejection(rule, pod).is_some()
+        }
+    });
+    let rules = rules.map(|rule| messages::qualified_rule_name(&set.name, &rule.id));
+    let object = is_unreadable.then(|| messages::qualified_rule_name(&set.name, ""));
+    object.into_iter().chain(rules)
 }
 
 /// Why a rule holds an operation of a Pod, as the rules controller has stored it. `None` if it has stored no reason.
@@ -190,6 +212,23 @@ mod tests {
         let verdicts = EndpointVerdicts::from_status(&object, &set);
         let rejected = rejections(&set, stage, pod, &verdicts);
         rejected.into_iter().map(|r| r.rule).collect()
+    }
+
+    #[test]
+    fn rules_to_pass_are_those_that_may_still_hold() {
+        let set = RuleSet::compile(&object(json!({})));
+        let names = |stage, pod: &Pod| rules_to_pass(&set, stage, pod).collect::<Vec<_>>();
+        let name = |rule: &str| format!("rule {rule} of PodTransitionRule web");
+        assert_eq!(
+            names(Stage::PreCheck, &pod(json!({}))),
+            ["budget", "labels", "ask"].map(name)
+        );
+        let fit = pod(json!({ "fit": "yes" }));
+        assert_eq!(names(Stage::PreCheck, &fit), ["budget", "ask"].map(name));
+        assert_eq!(
+            names(Stage::PostCheck, &fit),
+            ["after", "ask-after"].map(name)
+        );
     }
 
     #[test]

@@ -80,7 +80,8 @@ pub enum ClaimAnswer {
 /// The denial of a disruption, with the rule and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// Name of the rule object.
+    /// Name of the rule object. Empty if the reason does not belong to a single object, or if it is not known which
+    /// objects hold the Pod.
     pub object: String,
     /// Name of the rule in the object. Empty if the reason does not belong to a single rule.
     pub rule: String,
@@ -92,7 +93,7 @@ impl Denied {
     /// A denial by an unknown rule, or by no particular rule.
     pub fn without_rule(why: DenyReason) -> Denied {
         Denied {
-            object: "(unknown)".to_owned(),
+            object: String::new(),
             rule: String::new(),
             why,
         }

@@ -1,5 +1,6 @@
 //! Decides by the clock what the Secret needs. It does no I/O.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use jiff::{SignedDuration, Timestamp};
@@ -63,6 +64,24 @@ pub enum RenewalStep {
     Forget(String),
 }
 
+impl fmt::Display for RenewalStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RenewalStep::Keep => write!(f, "the webhook certificate needs no change"),
+            RenewalStep::Everything(why) => write!(
+                f,
+                "issuing a new authority and a webhook certificate that it signs: {why}"
+            ),
+            RenewalStep::Authority(why) => write!(
+                f,
+                "issuing a new authority, which will sign the next webhook certificate: {why}"
+            ),
+            RenewalStep::Leaf(why) => write!(f, "issuing a new webhook certificate: {why}"),
+            RenewalStep::Forget(why) => write!(f, "removing the former authorities: {why}"),
+        }
+    }
+}
+
 /// The next step for the content of the Secret (`None` if there is no Secret) at `now`.
 pub fn next_step(
     current: Option<&Material>,
@@ -87,7 +106,7 @@ pub fn next_step(
     let leaf_due = renewal_time(pair.not_before(), pair.not_after()) <= now;
     if authority_due || (leaf_due && !can_sign) {
         let reason = if authority_due {
-            "two thirds of its life have passed"
+            "two thirds of the lifetime of the authority have passed"
         } else {
             "ca.key cannot sign the next leaf"
         };
@@ -100,7 +119,9 @@ pub fn next_step(
         };
     }
     if leaf_due {
-        return RenewalStep::Leaf("two thirds of its life have passed".to_owned());
+        return RenewalStep::Leaf(
+            "two thirds of the lifetime of the certificate have passed".to_owned(),
+        );
     }
     let leaf = CertificateDer::from(pair.leaf_der());
     if roots.len() > 1 && is_known_everywhere(&leaf, now, policy) {

@@ -62,7 +62,7 @@ pub struct SelfManaged {
 }
 
 /// A webhook configuration that was read, and the API to write it.
-type StoredConfiguration<'a> = (&'a Api<DynamicObject>, DynamicObject);
+type WritableConfiguration<'a> = (&'a Api<DynamicObject>, DynamicObject);
 
 /// The paths of the webhook configurations.
 struct StoredPaths {
@@ -216,7 +216,7 @@ impl SelfManaged {
     }
 
     /// Reads the webhook configurations that exist.
-    async fn read_configurations(&self) -> Result<Vec<StoredConfiguration<'_>>, SyncError> {
+    async fn read_configurations(&self) -> Result<Vec<WritableConfiguration<'_>>, SyncError> {
         let mut configurations = Vec::new();
         for (api, name) in self
             .configurations
@@ -246,7 +246,7 @@ impl SelfManaged {
         material: Option<Material>,
         now: Timestamp,
     ) -> Result<Material, SyncError> {
-        tracing::info!(?step, "renewing the webhook certificate");
+        tracing::info!("{step}");
         // Without a Secret, keep the authorities that this replica serves by: other replicas may still serve by them,
         // too.
         let former = material.or_else(|| {
@@ -263,7 +263,7 @@ impl SelfManaged {
         })
     }
 
-    fn stored_paths(&self, configurations: &[StoredConfiguration<'_>]) -> StoredPaths {
+    fn stored_paths(&self, configurations: &[WritableConfiguration<'_>]) -> StoredPaths {
         let entries = configurations
             .iter()
             .flat_map(|(_, configuration)| client_config::webhook_entries(configuration));

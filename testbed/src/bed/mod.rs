@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod forged;
+mod users;
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -21,6 +22,8 @@ use crate::proxy::FaultProxy;
 use crate::scope::Scope;
 use crate::server;
 use crate::wait;
+
+pub use users::{right_to_bypass, rights_on_pods};
 
 /// The replica that the faults of [`Bed::with_faults_on_one`] strike.
 pub const STALLED: usize = 0;

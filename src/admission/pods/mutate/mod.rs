@@ -39,7 +39,7 @@ impl Handler for PodMutator {
             .into_iter()
             .chain(untyped_warnings(request))
             .chain(replacement::replacement_warning(
-                &self.0.objects.claims,
+                &self.0.objects.pvcs,
                 request,
             ));
         warnings.fold(verdict, Verdict::with_warning)

@@ -11,6 +11,10 @@ use crate::domain::pod::Pod;
 use crate::domain::rules::stage::{new_candidate, operation_rejections};
 use crate::domain::rules::webhook::Candidate;
 
+/// What an operation waits for while the cache may lack rules.
+const UNKNOWN_RULES: &str = "waiting: it is not known which rules hold the operation, because this replica has not yet \
+                             read all PodTransitionRules; try again in a moment";
+
 impl PodMutator {
     /// What these operations wait for by the rules of a stage, as texts; empty if they pass. The second part has the
     /// names of the rule objects that keep them waiting; it is complete only with `all`.
@@ -50,10 +54,7 @@ impl PodMutator {
         knows_rules: bool,
     ) -> Result<BTreeSet<String>, Vec<String>> {
         if !knows_rules || !self.0.index.listed_kinds().has_decision_kinds() {
-            let reason = "this replica has not yet seen all rules; try again in a moment";
-            return Err(vec![format!(
-                "waiting for PodTransitionRule (unknown): {reason}"
-            )]);
+            return Err(vec![UNKNOWN_RULES.to_owned()]);
         }
         let pod = bypass.carrier;
         // By the stored label. A value from the request does not count.

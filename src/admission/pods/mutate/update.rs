@@ -14,7 +14,7 @@ use super::{PodMutator, removes_available};
 use crate::admission::bypass::{AGAINST_RULE, Approval, BypassCheck};
 use crate::admission::pods::{deny_invalid_pod, parse_pod, pod_updates, service_ready};
 use crate::admission::review::{Request, Verdict};
-use crate::admission::{cache_freshness, denial, exempt};
+use crate::admission::{cache_freshness, denial, exempt, own_requests};
 use crate::api::keys::{self, Family};
 use crate::domain::grace_delete::is_deletion_in_flight;
 use crate::domain::lifecycle::restarts::{self, PendingRestarts};
@@ -319,7 +319,7 @@ impl PodMutator {
             request: update.request,
             carrier: update.new,
             dry_run: update.request.dry_run,
-            is_asked_for,
+            is_asked_for: is_asked_for && !own_requests::is_own_write(update.request),
             deadline: update.deadline,
         }
     }

@@ -8,7 +8,7 @@ use super::PodValidator;
 use crate::admission::bypass::BypassCheck;
 use crate::admission::pods::parse_pod;
 use crate::admission::review::{Request, Verdict};
-use crate::admission::{exempt, graceful_deletion};
+use crate::admission::{exempt, graceful_deletion, own_requests};
 use crate::domain::deletion::DeletionOptions;
 use crate::ledger::commit::Disruption;
 use crate::ledger::protocol::ClaimOperation;
@@ -27,9 +27,12 @@ impl PodValidator {
         if let Some(reason) = exemption {
             return Verdict::allow().with_audit("free", reason);
         }
-        let bypass = self.bypass_check(request, &old, deadline);
+        let mut bypass = self.bypass_check(request, &old, deadline);
+        if bypass.is_requested() {
+            bypass.is_asked_for = !own_requests::is_own_deletion(context, request, deadline).await;
+        }
         if is_due {
-            if graceful_deletion::is_own_dry_run(context, request, deadline).await {
+            if own_requests::is_own_dry_run(context, request, deadline).await {
                 return Verdict::allow().with_audit("free", "own-dry-run");
             }
             let options =

@@ -14,7 +14,7 @@ use super::{entering_rules, parse_pod, pod_updates};
 use crate::admission::bypass::BypassCheck;
 use crate::admission::context::AdmissionContext;
 use crate::admission::review::{Handler, Request, RequestOperation, Verdict};
-use crate::admission::{denial, exempt, graceful_deletion};
+use crate::admission::{denial, exempt, graceful_deletion, own_requests};
 use crate::api::keys::Family;
 use crate::domain::grace_delete::is_operation_allowed;
 use crate::domain::lifecycle::{are_user_labels_changed, is_held_offline, restarts, validate};
@@ -83,7 +83,7 @@ impl PodValidator {
             request,
             carrier,
             dry_run: request.dry_run,
-            is_asked_for: true,
+            is_asked_for: !own_requests::is_own_write(request),
             deadline,
         }
     }

@@ -17,8 +17,8 @@ use crate::ledger::commit::Disruption;
 use crate::ledger::protocol::ClaimOperation;
 use crate::ledger::store::RuleKey;
 
-/// An UPDATE of a Pod under review.
-struct PodUpdate<'a> {
+/// An UPDATE of a Pod under review, after all mutating webhooks.
+struct FinalPodUpdate<'a> {
     request: &'a Request,
     /// The stored Pod.
     old: Arc<Pod>,
@@ -37,7 +37,7 @@ impl PodValidator {
             (Ok(old), Ok(new)) => (Arc::new(old), new),
             (Err(verdict), _) | (_, Err(verdict)) => return verdict,
         };
-        let update = PodUpdate {
+        let update = FinalPodUpdate {
             request,
             old,
             new,
@@ -49,7 +49,7 @@ impl PodValidator {
     }
 
     /// The verdict on an UPDATE. A verdict that denies the request is the error.
-    async fn decide_update(&self, update: &PodUpdate<'_>) -> Result<Verdict, Verdict> {
+    async fn decide_update(&self, update: &FinalPodUpdate<'_>) -> Result<Verdict, Verdict> {
         let (request, old, new) = (update.request, &update.old, &update.new);
         self.check_entry(update).await?;
         if let Some(reason) = exempt::find_exemption(&self.0, request, old, update.deadline).await {
@@ -68,7 +68,7 @@ impl PodValidator {
 
     /// Denies an UPDATE that may bring a Pod under a rule while the cache of rules is not current, or while a change of
     /// the Pod is outstanding.
-    async fn check_entry(&self, update: &PodUpdate<'_>) -> Result<(), Verdict> {
+    async fn check_entry(&self, update: &FinalPodUpdate<'_>) -> Result<(), Verdict> {
         let (request, old, new) = (update.request, &update.old, &update.new);
         let exemption = || exempt::find_exemption(&self.0, request, new, update.deadline);
         let namespace = &old.metadata.namespace;
@@ -91,7 +91,7 @@ impl PodValidator {
     /// Takes a claim from every rule object that holds the Pod now and would not hold it after the UPDATE.
     async fn claim_leaving(
         &self,
-        update: &PodUpdate<'_>,
+        update: &FinalPodUpdate<'_>,
         taken: &mut TakenClaims,
     ) -> Result<(), Verdict> {
         let (old, new) = (&update.old, &update.new);
@@ -133,7 +133,7 @@ impl PodValidator {
     /// denied, all claims of the request are withdrawn.
     async fn claim_disruptions(
         &self,
-        update: &PodUpdate<'_>,
+        update: &FinalPodUpdate<'_>,
         mut taken: TakenClaims,
     ) -> Result<Verdict, Verdict> {
         let (request, deadline) = (update.request, update.deadline);

@@ -18,7 +18,7 @@ pub async fn fence_pvcs(
     pvc_names: impl Iterator<Item = &str>,
 ) -> Result<(), RequestError> {
     for name in pvc_names {
-        let (namespace, store) = (execution.namespace(), &execution.objects().claims);
+        let (namespace, store) = (execution.namespace(), &execution.objects().pvcs);
         let owned = store.get(namespace, name);
         let owned = owned.filter(|pvc| pvc.belongs_to_set(Some(execution.uid())));
         let Some(pvc) = owned.filter(|pvc| !execution.state.is_pvc_fenced(&pvc.uid)) else {

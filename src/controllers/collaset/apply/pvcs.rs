@@ -195,7 +195,7 @@ async fn patch_pvc_metadata(
     request_with_deadline(&describe_pvc(&pvc.name), request).await?;
     let cached = execution
         .objects()
-        .claims
+        .pvcs
         .get(execution.namespace(), &pvc.name);
     let is_written = cached.is_none_or(|cached| {
         let mut labels = labels.0.iter();
@@ -288,7 +288,7 @@ async fn create_pvc(
 /// Whether the cache contains the PVC of this body, with its owner and the labels that identify it.
 fn is_pvc_as_written(execution: &PlanExecution<'_>, name: &str, body: &Value) -> bool {
     let labels = &body["metadata"]["labels"];
-    let pvc = execution.objects().claims.get(execution.namespace(), name);
+    let pvc = execution.objects().pvcs.get(execution.namespace(), name);
     pvc.is_some_and(|pvc| {
         let mut keys = [keys::CONTROL, keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
         let as_written = |key| pvc.labels.get(key).map(String::as_str) == labels[key].as_str();

@@ -76,7 +76,7 @@ async fn stages_run_in_order_and_send_each_request_once() {
     assert_eq!(observed.pool.unwrap().contexts.len(), 1);
     let objects = &fixture.context.objects;
     assert_eq!(objects.revisions.controlled_by("n", "set").len(), 1);
-    assert_eq!(objects.claims.names_where("n", |_| true).len(), 1);
+    assert_eq!(objects.pvcs.names_where("n", |_| true).len(), 1);
     // The Pod cache must reach the last write of a Pod.
     assert_eq!(
         fixture.state.required_pod_version(),

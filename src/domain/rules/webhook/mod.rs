@@ -14,7 +14,7 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::api::endpoint_protocol::{EndpointRequest, POD_API_VERSION, RequestResource};
+use crate::api::endpoint_protocol::{EndpointRequest, POD_API_VERSION, RequestedPod};
 use crate::api::keys;
 pub use crate::api::podtransitionrule::AskedPod as Candidate;
 use crate::api::podtransitionrule::{
@@ -146,7 +146,7 @@ impl CompiledWebhook {
     ) -> EndpointRequest {
         let resources = resources
             .into_iter()
-            .map(|(name, parameters)| RequestResource {
+            .map(|(name, parameters)| RequestedPod {
                 api_version: POD_API_VERSION,
                 kind: "Pod",
                 name,

@@ -30,7 +30,8 @@ fn new_secret_is_kept_until_leaf_renewal_time() {
     let material = new_material();
     assert_eq!(step_at(&material, start()), RenewalStep::Keep);
     assert_eq!(step_at(&material, start() + hours(6)), RenewalStep::Keep);
-    let due = RenewalStep::Leaf("two thirds of its life have passed".to_owned());
+    let due =
+        RenewalStep::Leaf("two thirds of the lifetime of the certificate have passed".to_owned());
     assert_eq!(step_at(&material, start() + hours(7)), due);
     let renewed = issue_after(&due, Some(&material), start() + hours(7));
     assert_eq!(
@@ -261,4 +262,31 @@ fn names_are_checked() {
         error.starts_with(r#""https://a:9443" is neither a DNS name nor an IP address"#),
         "{error}"
     );
+}
+
+#[test]
+fn step_is_a_sentence_with_its_reason() {
+    let policy = RenewalPolicy::default();
+    let first = next_step(None, start(), &names(), &policy);
+    assert_eq!(
+        first.to_string(),
+        "issuing a new authority and a webhook certificate that it signs: there is no Secret yet"
+    );
+    for (step, text) in [
+        (
+            RenewalStep::Authority("due".to_owned()),
+            "issuing a new authority, which will sign the next webhook certificate: due",
+        ),
+        (
+            RenewalStep::Leaf("due".to_owned()),
+            "issuing a new webhook certificate: due",
+        ),
+        (
+            RenewalStep::Forget("unused".to_owned()),
+            "removing the former authorities: unused",
+        ),
+        (RenewalStep::Keep, "the webhook certificate needs no change"),
+    ] {
+        assert_eq!(step.to_string(), text);
+    }
 }
