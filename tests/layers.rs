@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use source_files::library_sources;
+use source_files::sources_below;
 
 const INNER: &[&str] = &["api", "api_request", "domain", "ledger", "cluster", "tasks"];
 
@@ -70,7 +70,7 @@ const BANNED: &[(&str, &[&str])] = &[
 fn every_layer_uses_only_those_before_it() {
     let mut layers = BTreeSet::new();
     let mut bad = Vec::new();
-    for file in library_sources() {
+    for file in sources_below("src") {
         let names = file.path.iter().map(|name| name.to_str().unwrap());
         let names: Vec<_> = names.collect();
         if matches!(names[..], ["lib.rs" | "main.rs" | "fuzzing.rs"]) {
@@ -267,7 +267,7 @@ const BEGINNINGS: &[(&str, usize, &str)] = &[
 #[test]
 fn tasks_begin_where_their_end_is_noticed() {
     let mut found = Vec::new();
-    for file in library_sources() {
+    for file in sources_below("src") {
         let path = file.path.to_str().unwrap();
         let count = beginnings(&file.text);
         if count > 0 && !path.contains("/tests/") && !path.ends_with("/tests.rs") {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::bypass::{BypassCheck, LifecycleBypassError};
+use super::context::AdmissionContext;
 use super::denial;
 use super::exempt::CONTROLLER_MANAGER;
 use super::review::Verdict;

@@ -3,25 +3,25 @@
 
 mod bypass;
 mod cache_freshness;
-pub mod collasets;
+pub(crate) mod collasets;
 mod context;
 mod denial;
 pub mod denial_counts;
-pub mod evictions;
+pub(crate) mod evictions;
 mod exempt;
 mod graceful_deletion;
 mod namespace_label;
 mod overlap;
 mod own_requests;
-pub mod persistentvolumeclaims;
-pub mod pods;
+pub(crate) mod persistentvolumeclaims;
+pub(crate) mod pods;
 pub mod policies;
-pub mod resourcecontexts;
+pub(crate) mod resourcecontexts;
 mod responses;
 pub mod review;
 pub mod routes;
 mod rule_check;
-pub mod rules;
+pub(crate) mod rules;
 mod stored_pod;
 
 #[cfg(test)]

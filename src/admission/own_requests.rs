@@ -113,15 +113,15 @@ mod tests {
 
     /// A context of a program with this user name; `None` if the API server does not say it.
     fn context(name: Option<&'static str>) -> AdmissionContext {
-        let service = tower::service_fn(async move |_: http::Request<Body>| {
-            let code = if name.is_some() { 201 } else { 500 };
-            let review = json!({
-                "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {},
-                "status": { "userInfo": { "username": name } },
-            });
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {},
+            "status": { "userInfo": { "username": name } },
+        });
+        let service = tower::service_fn(move |_: http::Request<Body>| {
             let body = Body::from(review.to_string().into_bytes());
+            let code = if name.is_some() { 201 } else { 500 };
             let answer = http::Response::builder().status(code).body(body);
-            Ok::<_, Infallible>(answer.unwrap())
+            async move { Ok::<_, Infallible>(answer.unwrap()) }
         });
         AdmissionContext::at_epoch(Client::new(service, "default"))
     }

@@ -11,7 +11,6 @@ use crate::api::validation::resourcecontext::check_contexts;
 
 const KIND: &str = "ResourceContext";
 
-/// Validates ResourceContexts.
 pub struct ResourceContextValidator;
 
 #[async_trait]

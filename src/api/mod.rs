@@ -5,6 +5,35 @@
 //! (absent and null fields, unknown enum values, times that cannot be parsed), because one invalid stored
 //! object must never stop a watch. The CRD schemas ([`crd`]) and admission ([`validation`]) restrict what a
 //! user may newly write.
+//!
+//! # Example
+//!
+//! ```
+//! use operating::api::podtransitionrule::PodTransitionRule;
+//! use operating::api::validation::podtransitionrule::validate;
+//!
+//! let text = "
+//! apiVersion: apps.kusionstack.io/v1alpha1
+//! kind: PodTransitionRule
+//! metadata: { name: web, namespace: shop }
+//! spec:
+//!   selector: { matchLabels: { app: web } }
+//!   rules:
+//!     - name: availability
+//!       availablePolicy: { maxUnavailableValue: 30%, unhealthyPodPolicy: Never }
+//! ";
+//! let mut rule: PodTransitionRule = serde_norway::from_str(text)?;
+//! let errors = validate(&rule.spec);
+//! assert_eq!(
+//!     errors.to_string(),
+//!     "spec.rules[0].availablePolicy.unhealthyPodPolicy: \"Never\": must be AlwaysAllow or IfHealthyBudget"
+//! );
+//!
+//! let policy = rule.spec.rules[0].available_policy.as_mut();
+//! policy.expect("the rule has a policy").unhealthy_pod_policy = None;
+//! assert!(validate(&rule.spec).is_empty());
+//! # Ok::<(), serde_norway::Error>(())
+//! ```
 
 pub mod collaset;
 pub mod crd;
@@ -13,12 +42,12 @@ pub mod endpoint_protocol;
 pub mod field_path;
 pub mod int_or_percent;
 pub mod keys;
-pub mod labels;
+pub(crate) mod labels;
 mod lenient;
 pub mod operationjob;
 pub mod poddecoration;
 pub mod podtransitionrule;
-pub mod reserved_labels;
+pub(crate) mod reserved_labels;
 pub mod resourcecontext;
 mod schema;
 pub mod selector;

@@ -1,14 +1,14 @@
 //! The `operating` command.
 
 pub mod args;
-pub mod connect;
-pub mod docs;
-pub mod explain;
+pub(crate) mod connect;
+pub(crate) mod docs;
+pub(crate) mod explain;
 pub mod generated;
 pub mod install;
-pub mod metrics_docs;
+pub(crate) mod metrics_docs;
 mod output;
-pub mod print;
+pub(crate) mod print;
 pub mod serve;
 pub mod uninstall;
 mod values;

@@ -17,7 +17,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 pub enum FeatureGate {
     /// `GraceDeleteWebhook`.
     GraceDelete(bool),
-    /// `CollaSets`.
     CollaSets(bool),
     /// No gate: the value is empty, or a gate of Kuperator that Operating does not have is off.
     None,

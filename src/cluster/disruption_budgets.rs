@@ -32,7 +32,6 @@ impl DisruptionBudgets {
         eviction_refusal(namespace.values(), pod).filter(|_| state.is_listed)
     }
 
-    /// Whether no PodDisruptionBudget is known.
     pub fn is_empty(&self) -> bool {
         self.0.read().namespaces.is_empty()
     }
@@ -52,7 +51,6 @@ impl DisruptionBudgets {
         self.0.write().put_budget(budget);
     }
 
-    /// Removes a PodDisruptionBudget.
     pub fn delete(&self, budget: &DisruptionBudget) {
         let mut state = self.0.write();
         let Some(namespace) = state.namespaces.get_mut(&budget.namespace) else {

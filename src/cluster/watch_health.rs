@@ -15,7 +15,6 @@ const CATCH_UP_AFTER: Duration = Duration::from_millis(400);
 #[derive(Debug, Default)]
 pub struct WatchRegistry(Mutex<Vec<Arc<WatchHealth>>>);
 
-/// The health of one watch.
 #[derive(Debug)]
 pub struct WatchHealth {
     path: &'static str,

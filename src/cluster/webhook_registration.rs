@@ -32,9 +32,7 @@ pub enum RegistrationChange {
 pub enum StoredConfiguration {
     /// It has not been listed yet, or the server has no right to read it.
     Unknown,
-    /// It does not exist.
     Absent,
-    /// It exists.
     Stored(WebhookConfiguration),
 }
 

@@ -60,7 +60,6 @@ pub struct LifecycleController {
 }
 
 impl LifecycleController {
-    /// Creates the controller.
     pub fn new(context: Arc<ControllerContext>, wait_queue: Arc<WaitQueue>) -> Arc<Self> {
         Arc::new(LifecycleController {
             object_lookup: ObjectLookup::new(context.client.clone()),
@@ -72,7 +71,6 @@ impl LifecycleController {
         })
     }
 
-    /// Reconciles one Pod.
     pub async fn reconcile(&self, (namespace, uid): PodKey) -> ReconcileOutcome {
         let Some(pod) = self
             .context

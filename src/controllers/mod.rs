@@ -2,17 +2,17 @@
 //! the result. The guarantee does not need the controllers.
 
 mod api_calls;
-pub mod collaset;
+pub(crate) mod collaset;
 mod context;
 mod dispatch;
 mod headroom;
-pub mod lifecycle;
-pub mod namespaces;
-pub mod pod_deletion;
+pub(crate) mod lifecycle;
+pub(crate) mod namespaces;
+pub(crate) mod pod_deletion;
 mod pod_write_failures;
 mod queues;
 pub mod rule_endpoints;
-pub mod rules;
+pub(crate) mod rules;
 mod wait_events;
 mod wait_queue;
 mod written_versions;

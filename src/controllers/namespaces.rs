@@ -75,7 +75,6 @@ impl IdleVersions {
 }
 
 impl NamespaceController {
-    /// Creates the controller.
     pub fn new(context: Arc<ControllerContext>) -> Arc<Self> {
         Arc::new(NamespaceController {
             context,

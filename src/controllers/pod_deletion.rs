@@ -39,7 +39,6 @@ enum DeletionStep {
     Delete,
 }
 
-/// Reconciles one Pod.
 pub async fn reconcile(
     context: &Arc<ControllerContext>,
     (namespace, uid): PodKey,

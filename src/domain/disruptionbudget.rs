@@ -16,9 +16,7 @@ const MAX_DISRUPTED_PODS: usize = 2000;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "WirePdb")]
 pub struct DisruptionBudget {
-    /// `metadata.namespace`.
     pub namespace: String,
-    /// `metadata.name`.
     pub name: String,
     /// `None` selects nothing: the selector is absent or invalid.
     selector: Option<Selector>,

@@ -81,7 +81,6 @@ pub fn is_deletion_requested_again(pod: &Pod) -> bool {
 pub struct DeletionRequest {
     /// UID of the ReplicaSet that makes the request to scale in.
     pub scaled_in_by: Option<String>,
-    /// The options of the request.
     pub options: DeletionOptions,
 }
 

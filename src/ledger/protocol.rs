@@ -2,6 +2,36 @@
 //!
 //! The ledger is generic over the Pod key `K` (a UID) and the detail `D` of a claim, so that the model checker can run
 //! these same functions with small types.
+//!
+//! # Example
+//!
+//! A replica takes a claim on a copy of the ledger. Before it admits the disruption, it writes the copy by
+//! compare-and-swap.
+//!
+//! ```
+//! use operating::ledger::protocol::{BudgetView, ClaimOperation, ClaimRefusal, ClaimRequest, Ledger};
+//!
+//! /// Three available Pods, as a cache at resourceVersion 100 shows them.
+//! struct ThreePods;
+//! impl BudgetView<&str> for ThreePods {
+//!     fn position(&self) -> u64 { 100 }
+//!     fn expected(&self) -> u32 { 3 }
+//!     fn available(&self) -> u32 { 3 }
+//!     fn is_available(&self, _pod: &&str) -> bool { true }
+//! }
+//! let delete = |pod| ClaimRequest { pod, operation: ClaimOperation::Delete, at: 90, detail: () };
+//!
+//! let stored = Ledger::default();
+//! let mut copy = stored.clone();
+//! // Two Pods must stay available, so one Pod may go.
+//! let grant = copy.admit_claim(&ThreePods, 2, delete("web-0")).expect("the budget has room");
+//! assert!(grant.fresh);
+//! assert!(copy.has_claim(&"web-0") && !stored.has_claim(&"web-0"));
+//!
+//! // The claim of web-0 counts, although the cache still shows this Pod as available.
+//! let refusal = copy.admit_claim(&ThreePods, 2, delete("web-1"));
+//! assert_eq!(refusal, Err(ClaimRefusal::Full { left: 1, desired: 2, expected: 3 }));
+//! ```
 
 use std::collections::BTreeMap;
 

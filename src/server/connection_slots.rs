@@ -21,7 +21,6 @@ use super::self_check::OwnConnections;
 use super::source_network::SourceNetwork;
 use crate::telemetry::metrics::LoadMetrics;
 
-/// The slots of a listener.
 pub(super) struct ConnectionSlots {
     own: OwnConnections,
     unproven: Arc<FairShares>,

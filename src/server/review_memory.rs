@@ -36,7 +36,6 @@ pub(super) struct ReviewMemory {
     most: usize,
 }
 
-/// A body that is arriving.
 #[derive(Debug)]
 pub(super) struct ArrivingBody {
     share: Share,

@@ -2,7 +2,7 @@
 //! process ends with the reason, and is restarted.
 
 #[cfg(feature = "faults")]
-pub mod faults;
+pub(crate) mod faults;
 
 use std::any::Any;
 use std::borrow::Cow;

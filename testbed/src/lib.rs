@@ -31,6 +31,7 @@ pub mod scope;
 pub mod server;
 pub mod usage;
 pub mod wait;
+pub mod walks;
 
 pub use bed::Bed;
 pub use scope::Scope;

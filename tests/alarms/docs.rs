@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::source_files::library_sources;
+use crate::source_files::sources_below;
 
 const ALARMS: &str = include_str!("../../manifests/monitoring/alarms.yaml");
 const ON_CALL: &str = include_str!("../../docs/on-call.md");
@@ -133,7 +133,7 @@ fn tenants_choose_the_labels_of_one_metric_only() {
 
 #[test]
 fn derived_labels_have_values_of_the_program() {
-    let files = library_sources();
+    let files = sources_below("src");
     let mut fields = 0;
     for file in &files {
         for labels in file.text.split("EncodeLabelSet)]").skip(1) {

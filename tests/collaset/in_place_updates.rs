@@ -1,6 +1,8 @@
 //! An in-place update ends when the kubelet has made the change. It is used only where its result equals that of a new
 //! Pod.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
@@ -35,6 +37,12 @@ async fn slow_down(scope: &Scope, pod: &str) {
 /// Waits several times as long as a controller needs that does not wait for the kubelet.
 async fn pause() {
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+}
+
+/// Checks that no Pod is left of those before.
+fn assert_all_recreated(before: &BTreeMap<i64, String>, after: &BTreeMap<i64, String>) {
+    let is_new = |uid: &String| before.values().all(|old| old != uid);
+    assert!(after.values().all(is_new), "{before:?} {after:?}");
 }
 
 #[tokio::test]
@@ -72,13 +80,7 @@ async fn pods_with_infeasible_resize_are_recreated() {
     let before = uids(&set.pods().await);
     set.edit(infeasible("2Mi")).await;
     set.settled().await;
-    let after = uids(&set.pods().await);
-    assert!(
-        after
-            .values()
-            .all(|uid| !before.values().any(|old| old == uid)),
-        "{after:?}"
-    );
+    assert_all_recreated(&before, &uids(&set.pods().await));
 }
 
 #[tokio::test]
@@ -166,13 +168,7 @@ async fn metadata_that_feeds_the_environment_reaches_it() {
     );
     set.edit(spec("b", "2")).await;
     set.settled().await;
-    let after = uids(&set.pods().await);
-    assert!(
-        after
-            .values()
-            .all(|uid| !before.values().any(|old| old == uid)),
-        "{after:?}"
-    );
+    assert_all_recreated(&before, &uids(&set.pods().await));
 }
 
 #[tokio::test]
@@ -215,11 +211,5 @@ async fn a_restart_that_is_asked_for_makes_the_pods_again() {
     let before = uids(&set.pods().await);
     set.edit(at("2026-01-01T00:00:00Z")).await;
     set.settled().await;
-    let after = uids(&set.pods().await);
-    assert!(
-        after
-            .values()
-            .all(|uid| !before.values().any(|old| old == uid)),
-        "{after:?}"
-    );
+    assert_all_recreated(&before, &uids(&set.pods().await));
 }

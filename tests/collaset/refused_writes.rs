@@ -1,5 +1,7 @@
 //! Writes that the API server refuses: a condition or an Event reports each, and everything else continues.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -372,12 +374,17 @@ async fn pods_return_when_policy_refuses_their_deletion() {
     set.until_pods("all serve", |pods| pods.values().all(is_available))
         .await;
     let observer = Observer::start(&scope).await;
-    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-    observer.fewest_available(|_| true, 3).await.at_least(3);
-    assert_eq!(uids(&set.pods().await), before);
+    assert_all_serve(&set, &observer, &before).await;
     policy.lift().await;
     set.settled().await;
     assert_eq!(set.images().await, ["app:2"; 3]);
+}
+
+/// Checks for some seconds that the three Pods of before serve.
+async fn assert_all_serve(set: &Set<'_>, observer: &Observer, before: &BTreeMap<i64, String>) {
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    observer.fewest_available(|_| true, 3).await.at_least(3);
+    assert_eq!(uids(&set.pods().await), *before);
 }
 
 #[tokio::test]
@@ -391,9 +398,7 @@ async fn unwritable_pool_takes_no_pod_off_traffic_for_deletion() {
     let observer = Observer::start(&scope).await;
     set.image("app:2").await;
     until_condition_false(&set, "Scale", "ScaleOutFailed", "not as long as the test").await;
-    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-    observer.fewest_available(|_| true, 3).await.at_least(3);
-    assert_eq!(uids(&set.pods().await), before);
+    assert_all_serve(&set, &observer, &before).await;
     policy.lift().await;
     set.settled().await;
     assert_eq!(set.images().await, ["app:2"; 3]);

@@ -21,12 +21,17 @@ use crate::pvcs::{self, mounted};
 /// Number of Pods of the set that deletes all of its PVCs in one plan.
 const MANY: usize = 120;
 
+/// Restarts the leader once another replica leads.
+async fn replace_leader(bed: &Bed, leader: usize) {
+    bed.kill(leader).await;
+    wait::until("another leader", async || bed.leader().await != leader).await;
+    bed.restart(leader).await;
+}
+
 /// Makes the replica with the faults a follower.
 async fn stalled_follows(bed: &Bed) {
     while bed.leader().await == STALLED {
-        bed.kill(STALLED).await;
-        wait::until("another leader", async || bed.leader().await != STALLED).await;
-        bed.restart(STALLED).await;
+        replace_leader(bed, STALLED).await;
     }
 }
 
@@ -108,9 +113,7 @@ async fn stalled_leads(bed: &Bed) {
         if leader == STALLED {
             return;
         }
-        bed.kill(leader).await;
-        wait::until("another leader", async || bed.leader().await != leader).await;
-        bed.restart(leader).await;
+        replace_leader(bed, leader).await;
     }
 }
 

@@ -9,7 +9,7 @@ use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
 use testbed::observer::Observer;
 use testbed::pods::{condition, is_available, is_idle, service_ready};
-use testbed::scope::refusal;
+use testbed::scope::{budget_refusal, refusal};
 use testbed::{Bed, Scope, wait};
 
 const ID: &str = "upgrade";
@@ -170,13 +170,9 @@ async fn slowly_terminating_bare_pods_use_no_budget() {
         assert!(pod.labels().contains_key(keys::SERVICE_AVAILABLE));
     }
     scope.begin(&pods[2], ID).await.unwrap();
-    let full = refusal(scope.delete(&pods[3]).await);
-    assert!(
-        full.code == 429
-            && full
-                .message
-                .contains("1 of 3 Pods are unavailable, the limit is 1"),
-        "{full:?}"
+    budget_refusal(
+        scope.delete(&pods[3]).await,
+        "1 of 3 Pods are unavailable, the limit is 1",
     );
     finish_at_once(&scope, &pods[2], ID).await;
     scope.until_pod(&pods[2], "online again", is_idle).await;

@@ -361,18 +361,8 @@ impl World {
 
     /// The model has no step for a release that is not allowed.
     fn if_it_would_land(&self, s: &State, release: Release) -> Option<Release> {
-        let Release {
-            rule,
-            pod,
-            operation,
-            attempt,
-            based_on,
-            position,
-        } = release;
-        s.ledgers[rule]
-            .clone()
-            .release_claim(position.into(), &pod, operation, attempt, based_on)
-            .then_some(release)
+        let mut ledger = s.ledgers[release.rule].clone();
+        release.write_to(&mut ledger).then_some(release)
     }
 
     /// A release is decided; it is written now or later.
@@ -388,16 +378,8 @@ impl World {
         let Some(release) = s.replicas[replica].release.take() else {
             return;
         };
-        let Release {
-            rule,
-            pod,
-            operation,
-            attempt,
-            based_on,
-            position,
-        } = release;
-        let ledger = &mut s.ledgers[rule];
-        ledger.release_claim(position.into(), &pod, operation, attempt, based_on);
+        let ledger = &mut s.ledgers[release.rule];
+        release.write_to(ledger);
         if self.lacks(Fault::NoWatermark) {
             ledger.watermark = 0;
         }

@@ -32,8 +32,8 @@ pub struct World {
     pub rules: &'static [Rule],
     /// How many replicas there are.
     pub replicas: usize,
-    /// The requests: operation, Pod, and number of retries.
-    pub requests: &'static [(ClaimOperation, u8, u8)],
+    /// The requests as they are before the first step.
+    pub requests: Vec<Request>,
     /// The failures that may happen.
     pub mishaps: Mishaps,
     /// Decision and write of a claim are steps of their own.
@@ -137,13 +137,13 @@ pub enum Step {
 
 impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, &(operation, pod, retries)) in self.requests.iter().enumerate() {
+        for (i, request) in self.requests.iter().enumerate() {
             let comma = if i > 0 { ", " } else { "" };
-            write!(f, "{comma}{}{pod}", operation.as_str())?;
-            match retries {
+            write!(f, "{comma}{}{}", request.operation.as_str(), request.pod)?;
+            match request.retries {
                 0 => {}
                 ENDLESS => f.write_str("+…")?,
-                _ => write!(f, "+{retries}")?,
+                retries => write!(f, "+{retries}")?,
             }
         }
         f.write_str(" |")?;
@@ -212,9 +212,7 @@ impl World {
 
     /// Whether a client repeats a request forever.
     pub fn is_endless(&self) -> bool {
-        self.requests
-            .iter()
-            .any(|(_, _, retries)| *retries == ENDLESS)
+        self.requests.iter().any(Request::is_endless)
     }
 
     /// Whether a Pod was created again under its name.
@@ -469,15 +467,7 @@ impl Model for World {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        let request = |&(operation, pod, retries): &(ClaimOperation, u8, u8)| Request {
-            operation,
-            pod,
-            target: 0,
-            phase: Phase::Start,
-            retries,
-            back: Vec::new(),
-        };
-        let mut requests: Vec<_> = self.requests.iter().map(request).collect();
+        let mut requests = self.requests.clone();
         for (target, request) in (1..).zip(
             requests
                 .iter_mut()

@@ -1,12 +1,10 @@
 //! The bounded worlds that are explored completely, and the world in which each control fails.
 
-use operating::ledger::protocol::ClaimOperation::{self, Begin, Delete, Evict, InPlace, Leave};
+use operating::ledger::protocol::ClaimOperation::{Begin, Delete, Evict, InPlace, Leave};
 
 use super::fault::Fault;
 use super::model::{Rule, World};
-use super::state::{ENDLESS, Mishaps};
-
-type Requests = &'static [(ClaimOperation, u8, u8)];
+use super::state::{Mishaps, Request};
 
 /// Two Pods, one of which may be unavailable.
 const PAIR: &[Rule] = &[Rule {
@@ -46,21 +44,53 @@ const NESTED: &[Rule] = &[
     },
 ];
 
-fn mishaps(flaps: u8, crashes: u8, lost: u8, rejoins: u8) -> Mishaps {
-    Mishaps {
-        flaps,
-        crashes,
-        lost,
-        rejoins,
-        ..Mishaps::default()
-    }
+const NONE: Mishaps = Mishaps {
+    flaps: 0,
+    crashes: 0,
+    lost: 0,
+    rejoins: 0,
+    restarts: 0,
+    replaced: 0,
+    infeasible: 0,
+    deferred: 0,
+};
+const FLAP: Mishaps = Mishaps { flaps: 1, ..NONE };
+const CRASH: Mishaps = Mishaps { crashes: 1, ..NONE };
+const FLAP_CRASH: Mishaps = Mishaps { crashes: 1, ..FLAP };
+const FLAP_LOST: Mishaps = Mishaps { lost: 1, ..FLAP };
+const CRASH_LOST: Mishaps = Mishaps { lost: 1, ..CRASH };
+/// A flap, a crash and a lost reply.
+const TROUBLE: Mishaps = Mishaps {
+    lost: 1,
+    ..FLAP_CRASH
+};
+
+fn delete(pod: u8) -> Request {
+    Request::new(Delete, pod)
 }
 
-fn world(rules: &'static [Rule], requests: Requests, mishaps: Mishaps) -> World {
+fn evict(pod: u8) -> Request {
+    Request::new(Evict, pod)
+}
+
+/// A lifecycle.
+fn begin(pod: u8) -> Request {
+    Request::new(Begin, pod)
+}
+
+fn in_place(pod: u8) -> Request {
+    Request::new(InPlace, pod)
+}
+
+fn leave(pod: u8) -> Request {
+    Request::new(Leave, pod)
+}
+
+fn world(rules: &'static [Rule], requests: &[Request], mishaps: Mishaps) -> World {
     World {
         rules,
         replicas: 2,
-        requests,
+        requests: requests.to_vec(),
         mishaps,
         split_writes: false,
         split_releases: false,
@@ -74,101 +104,82 @@ fn world(rules: &'static [Rule], requests: Requests, mishaps: Mishaps) -> World 
 
 impl World {
     /// Decisions and their writes are steps of their own, for claims and for releases.
-    fn split(self) -> World {
-        World {
-            split_writes: true,
-            split_releases: true,
-            ..self
-        }
+    fn split(mut self) -> World {
+        self.split_writes = true;
+        self.split_releases = true;
+        self
     }
 
     /// Deletions remove the object at once.
-    fn at_once(self) -> World {
-        World {
-            at_once: true,
-            ..self
-        }
+    fn at_once(mut self) -> World {
+        self.at_once = true;
+        self
     }
 
     /// A container crashes.
-    fn crashing(self) -> World {
-        let mishaps = Mishaps {
-            restarts: 1,
-            ..self.mishaps
-        };
-        World { mishaps, ..self }
+    fn crashing(mut self) -> World {
+        self.mishaps.restarts = 1;
+        self
     }
 
     /// The leader adds and removes the availability label.
-    fn labelled(self) -> World {
-        World {
-            labels: true,
-            ..self
-        }
+    fn labelled(mut self) -> World {
+        self.labels = true;
+        self
     }
 
     /// The third Pod has the name of the first, and is created once the first is gone.
-    fn namesake(self) -> World {
-        World {
-            namesake: true,
-            at_once: true,
-            ..self
-        }
+    fn namesake(mut self) -> World {
+        self.namesake = true;
+        self.at_once = true;
+        self
     }
 
     /// A rollout moves replicas from one owner to another.
-    fn rollout(self) -> World {
-        World {
-            rollout: true,
-            ..self
-        }
+    fn rollout(mut self) -> World {
+        self.rollout = true;
+        self
     }
 
     /// The first rule is deleted and created again.
-    fn replaced(self) -> World {
-        let mishaps = Mishaps {
-            replaced: 1,
-            ..self.mishaps
-        };
-        World { mishaps, ..self }
+    fn replaced(mut self) -> World {
+        self.mishaps.replaced = 1;
+        self
+    }
+
+    /// A Pod that left the management comes back.
+    fn rejoining(mut self) -> World {
+        self.mishaps.rejoins = 1;
+        self
     }
 
     /// The kubelet finds an in-place change infeasible, and defers another.
-    fn pending(self, infeasible: u8, deferred: u8) -> World {
-        let mishaps = Mishaps {
-            infeasible,
-            deferred,
-            ..self.mishaps
-        };
-        World { mishaps, ..self }
+    fn pending(mut self, infeasible: u8, deferred: u8) -> World {
+        self.mishaps.infeasible = infeasible;
+        self.mishaps.deferred = deferred;
+        self
     }
 
     /// With one replica only, because the scenario does not depend on different caches.
-    fn one_replica(self) -> World {
-        World {
-            replicas: 1,
-            ..self
-        }
+    fn one_replica(mut self) -> World {
+        self.replicas = 1;
+        self
     }
 
     /// With a third replica.
-    fn three_replicas(self) -> World {
-        World {
-            replicas: 3,
-            ..self
-        }
+    fn three_replicas(mut self) -> World {
+        self.replicas = 3;
+        self
     }
 
     /// Without one rule of the protocol.
-    fn without(self, fault: Fault) -> World {
-        World {
-            fault: Some(fault),
-            ..self
-        }
+    fn without(mut self, fault: Fault) -> World {
+        self.fault = Some(fault);
+        self
     }
 }
 
-/// The worlds that every run explores. A request is an operation, its Pod, and the number of retries.
+/// The worlds that every run explores.
 pub fn usual() -> Vec<World> {
     let groups = [
         operations_on_two_pods(),
@@ -185,21 +196,16 @@ pub fn usual() -> Vec<World> {
 
 /// One operation on each of two Pods.
 fn operations_on_two_pods() -> Vec<World> {
-    let all = mishaps(1, 1, 1, 0);
     vec![
-        world(PAIR, &[(Delete, 0, 1), (Delete, 1, 1)], all).split(),
-        world(PAIR, &[(Delete, 0, 1), (Evict, 1, 1)], all),
-        world(PAIR, &[(Delete, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 1, 0)).split(),
-        world(PAIR, &[(Evict, 0, 0), (Evict, 1, 1)], all),
-        world(PAIR, &[(Begin, 0, 0), (Evict, 1, 1)], all),
-        world(PAIR, &[(Begin, 0, 0), (Begin, 1, 0)], mishaps(1, 0, 1, 0)),
-        world(PAIR, &[(InPlace, 0, 1), (Delete, 1, 1)], all),
-        world(PAIR, &[(InPlace, 0, 0), (Evict, 1, 0)], all),
-        world(
-            PAIR,
-            &[(InPlace, 0, 0), (InPlace, 1, 0)],
-            mishaps(1, 0, 0, 0),
-        ),
+        world(PAIR, &[delete(0).again(), delete(1).again()], TROUBLE).split(),
+        world(PAIR, &[delete(0).again(), evict(1).again()], TROUBLE),
+        world(PAIR, &[delete(0), evict(1)], FLAP_LOST).split(),
+        world(PAIR, &[evict(0), evict(1).again()], TROUBLE),
+        world(PAIR, &[begin(0), evict(1).again()], TROUBLE),
+        world(PAIR, &[begin(0), begin(1)], FLAP_LOST),
+        world(PAIR, &[in_place(0).again(), delete(1).again()], TROUBLE),
+        world(PAIR, &[in_place(0), evict(1)], TROUBLE),
+        world(PAIR, &[in_place(0), in_place(1)], FLAP),
     ]
 }
 
@@ -208,62 +214,24 @@ fn operations_on_one_pod() -> Vec<World> {
     vec![
         world(
             PAIR,
-            &[(Delete, 0, 1), (Evict, 0, 1), (Delete, 1, 0)],
-            mishaps(1, 0, 0, 0),
+            &[delete(0).again(), evict(0).again(), delete(1)],
+            FLAP,
         ),
-        world(
-            PAIR,
-            &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
-            mishaps(0, 1, 1, 0),
-        )
-        .at_once(),
-        world(
-            PAIR,
-            &[(Evict, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
-            mishaps(1, 0, 0, 0),
-        ),
-        world(
-            PAIR,
-            &[(Begin, 0, 0), (Delete, 0, 0), (Delete, 1, 0)],
-            mishaps(0, 1, 1, 0),
-        ),
-        world(
-            PAIR,
-            &[(InPlace, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
-            mishaps(1, 0, 0, 0),
-        ),
-        world(
-            PAIR,
-            &[(InPlace, 0, 0), (Begin, 0, 0), (Delete, 1, 0)],
-            mishaps(0, 1, 0, 0),
-        ),
-        world(
-            PAIR,
-            &[(InPlace, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
-            mishaps(0, 1, 1, 0),
-        ),
-        world(
-            PAIR,
-            &[(InPlace, 0, 0), (Delete, 1, 0)],
-            mishaps(1, 0, 0, 0),
-        )
-        .crashing(),
+        world(PAIR, &[delete(0), evict(0), delete(1)], CRASH_LOST).at_once(),
+        world(PAIR, &[evict(0), evict(0), delete(1)], FLAP),
+        world(PAIR, &[begin(0), delete(0), delete(1)], CRASH_LOST),
+        world(PAIR, &[in_place(0), in_place(0), delete(1)], FLAP),
+        world(PAIR, &[in_place(0), begin(0), delete(1)], CRASH),
+        world(PAIR, &[in_place(0), evict(0), delete(1)], CRASH_LOST),
+        world(PAIR, &[in_place(0), delete(1)], FLAP).crashing(),
     ]
 }
 
 /// A Pod that loses the label of managed Pods and gets it again.
 fn pods_that_leave() -> Vec<World> {
     vec![
-        world(
-            PAIR,
-            &[(Leave, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
-            mishaps(0, 1, 1, 1),
-        ),
-        world(
-            PAIR,
-            &[(Leave, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
-            mishaps(0, 1, 0, 1),
-        ),
+        world(PAIR, &[leave(0), evict(0), delete(1)], CRASH_LOST).rejoining(),
+        world(PAIR, &[leave(0), in_place(0), delete(1)], CRASH).rejoining(),
     ]
 }
 
@@ -272,94 +240,48 @@ fn two_rules() -> Vec<World> {
     vec![
         world(
             CROSSING,
-            &[(Evict, 0, 1), (Delete, 1, 0), (Delete, 2, 0)],
-            mishaps(1, 1, 0, 0),
+            &[evict(0).again(), delete(1), delete(2)],
+            FLAP_CRASH,
         ),
+        world(CROSSING, &[delete(0), delete(0), evict(2)], FLAP),
+        world(CROSSING, &[delete(0), evict(0), delete(2)], CRASH).split(),
         world(
             CROSSING,
-            &[(Delete, 0, 0), (Delete, 0, 0), (Evict, 2, 0)],
-            mishaps(1, 0, 0, 0),
+            &[in_place(0).again(), delete(1), delete(2)],
+            CRASH,
         ),
-        world(
-            CROSSING,
-            &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 2, 0)],
-            mishaps(0, 1, 0, 0),
-        )
-        .split(),
-        world(
-            CROSSING,
-            &[(InPlace, 0, 1), (Delete, 1, 0), (Delete, 2, 0)],
-            mishaps(0, 1, 0, 0),
-        ),
-        world(
-            NESTED,
-            &[(Delete, 0, 0), (Evict, 1, 0), (Delete, 2, 0)],
-            mishaps(1, 0, 0, 0),
-        ),
+        world(NESTED, &[delete(0), evict(1), delete(2)], FLAP),
     ]
 }
 
 /// Three Pods, or three replicas.
 fn three_pods_or_replicas() -> Vec<World> {
     vec![
-        world(
-            THREE,
-            &[(Delete, 0, 0), (Begin, 1, 0), (Evict, 2, 0)],
-            mishaps(1, 0, 0, 0),
-        ),
-        world(
-            LOOSE,
-            &[(Delete, 0, 0), (Delete, 1, 0), (Evict, 2, 0)],
-            mishaps(1, 0, 0, 0),
-        ),
-        world(
-            LOOSE,
-            &[(InPlace, 0, 0), (Delete, 1, 0), (Evict, 2, 0)],
-            mishaps(0, 1, 0, 0),
-        ),
-        world(PAIR, &[(Delete, 0, 1), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).three_replicas(),
+        world(THREE, &[delete(0), begin(1), evict(2)], FLAP),
+        world(LOOSE, &[delete(0), delete(1), evict(2)], FLAP),
+        world(LOOSE, &[in_place(0), delete(1), evict(2)], CRASH),
+        world(PAIR, &[delete(0).again(), evict(1)], FLAP).three_replicas(),
     ]
 }
 
 /// Requests that are refused behind the webhook and repeated forever.
 fn endless_requests() -> Vec<World> {
     vec![
-        world(
-            PAIR,
-            &[(Evict, 0, ENDLESS), (Delete, 1, 0)],
-            mishaps(1, 0, 1, 0),
-        ),
-        world(
-            PAIR,
-            &[(Delete, 0, ENDLESS), (Evict, 1, 0)],
-            mishaps(1, 0, 1, 0),
-        ),
-        world(
-            PAIR,
-            &[(Begin, 0, ENDLESS), (Delete, 1, 0)],
-            mishaps(1, 0, 0, 0),
-        ),
-        world(
-            CROSSING,
-            &[(Evict, 0, ENDLESS), (Delete, 1, 0), (Delete, 2, 0)],
-            mishaps(0, 0, 0, 0),
-        ),
+        world(PAIR, &[evict(0).endless(), delete(1)], FLAP_LOST),
+        world(PAIR, &[delete(0).endless(), evict(1)], FLAP_LOST),
+        world(PAIR, &[begin(0).endless(), delete(1)], FLAP),
+        world(CROSSING, &[evict(0).endless(), delete(1), delete(2)], NONE),
     ]
 }
 
 /// In-place changes that never happen or happen late. The second change reverts the first.
 fn late_in_place_changes() -> Vec<World> {
     vec![
+        world(PAIR, &[in_place(0), in_place(0), delete(1)], NONE).pending(1, 1),
         world(
             PAIR,
-            &[(InPlace, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
-            mishaps(0, 0, 0, 0),
-        )
-        .pending(1, 1),
-        world(
-            PAIR,
-            &[(InPlace, 0, 1), (InPlace, 0, ENDLESS), (Delete, 1, 0)],
-            mishaps(0, 0, 0, 0),
+            &[in_place(0).again(), in_place(0).endless(), delete(1)],
+            NONE,
         )
         .pending(0, 1)
         .one_replica(),
@@ -369,182 +291,109 @@ fn late_in_place_changes() -> Vec<World> {
 /// Names of Pods and rules that are used again, and owners whose replicas change.
 fn reused_names_and_moving_replicas() -> Vec<World> {
     vec![
-        world(
-            THREE,
-            &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
-            mishaps(0, 1, 0, 0),
-        )
-        .namesake(),
-        world(PAIR, &[(Delete, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).replaced(),
-        world(PAIR, &[(Delete, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).rollout(),
+        world(THREE, &[delete(0), evict(0), delete(1)], CRASH).namesake(),
+        world(PAIR, &[delete(0), evict(1)], FLAP).replaced(),
+        world(PAIR, &[delete(0), evict(1)], FLAP).rollout(),
     ]
 }
 
 /// The worlds that only the full run explores, in addition.
 pub fn more() -> Vec<World> {
-    let all = mishaps(1, 1, 1, 0);
     vec![
-        world(PAIR, &[(Evict, 0, ENDLESS), (Delete, 1, 1)], all),
+        world(PAIR, &[evict(0).endless(), delete(1).again()], TROUBLE),
         // the leader adds and removes the availability label
+        world(PAIR, &[in_place(0), delete(1)], FLAP).labelled(),
+        world(PAIR, &[delete(0).again(), evict(1).again()], TROUBLE).split(),
         world(
             PAIR,
-            &[(InPlace, 0, 0), (Delete, 1, 0)],
-            mishaps(1, 0, 0, 0),
-        )
-        .labelled(),
-        world(PAIR, &[(Delete, 0, 1), (Evict, 1, 1)], all).split(),
-        world(PAIR, &[(Begin, 0, 1), (Evict, 1, 1)], mishaps(2, 1, 0, 0)),
-        world(PAIR, &[(InPlace, 0, 1), (Evict, 1, 1)], all),
+            &[begin(0).again(), evict(1).again()],
+            Mishaps { flaps: 2, ..CRASH },
+        ),
+        world(PAIR, &[in_place(0).again(), evict(1).again()], TROUBLE),
+        world(PAIR, &[in_place(0), in_place(0), evict(1)], CRASH).crashing(),
+        world(PAIR, &[in_place(0), evict(1)], FLAP).split(),
+        world(PAIR, &[in_place(0), in_place(0), evict(1)], FLAP_CRASH),
+        world(PAIR, &[in_place(0), in_place(1)], TROUBLE),
         world(
             PAIR,
-            &[(InPlace, 0, 0), (InPlace, 0, 0), (Evict, 1, 0)],
-            mishaps(0, 1, 0, 0),
-        )
-        .crashing(),
-        world(PAIR, &[(InPlace, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).split(),
-        world(
-            PAIR,
-            &[(InPlace, 0, 0), (InPlace, 0, 0), (Evict, 1, 0)],
-            mishaps(1, 1, 0, 0),
+            &[delete(0).again(), evict(0).again(), evict(1)],
+            FLAP_CRASH,
         ),
-        world(PAIR, &[(InPlace, 0, 0), (InPlace, 1, 0)], all),
-        world(
-            PAIR,
-            &[(Delete, 0, 1), (Evict, 0, 1), (Evict, 1, 0)],
-            mishaps(1, 1, 0, 0),
-        ),
-        world(
-            PAIR,
-            &[(Leave, 0, 0), (Evict, 0, 1), (Delete, 1, 0)],
-            mishaps(1, 1, 0, 1),
-        ),
-        world(
-            CROSSING,
-            &[(Evict, 0, 1), (Delete, 1, 0), (Delete, 2, 0)],
-            all,
-        ),
-        world(
-            CROSSING,
-            &[(InPlace, 0, 0), (Delete, 1, 0), (Evict, 2, 0)],
-            all,
-        ),
-        world(
-            CROSSING,
-            &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 2, 0)],
-            all,
-        )
-        .split(),
-        world(
-            NESTED,
-            &[(Delete, 0, 0), (Evict, 1, 0), (Begin, 2, 0)],
-            mishaps(1, 1, 0, 0),
-        ),
-        world(THREE, &[(Delete, 0, 1), (Begin, 1, 0), (Evict, 2, 0)], all),
-        world(
-            LOOSE,
-            &[(InPlace, 0, 0), (Delete, 1, 0), (Evict, 2, 0)],
-            mishaps(1, 1, 0, 0),
-        ),
-        world(PAIR, &[(Delete, 0, 1), (Evict, 1, 1)], all).three_replicas(),
-        world(
-            CROSSING,
-            &[(Evict, 0, 0), (Delete, 1, 0), (Delete, 2, 0)],
-            mishaps(1, 1, 0, 0),
-        )
-        .three_replicas(),
+        world(PAIR, &[leave(0), evict(0).again(), delete(1)], FLAP_CRASH).rejoining(),
+        world(CROSSING, &[evict(0).again(), delete(1), delete(2)], TROUBLE),
+        world(CROSSING, &[in_place(0), delete(1), evict(2)], TROUBLE),
+        world(CROSSING, &[delete(0), evict(0), delete(2)], TROUBLE).split(),
+        world(NESTED, &[delete(0), evict(1), begin(2)], FLAP_CRASH),
+        world(THREE, &[delete(0).again(), begin(1), evict(2)], TROUBLE),
+        world(LOOSE, &[in_place(0), delete(1), evict(2)], FLAP_CRASH),
+        world(PAIR, &[delete(0).again(), evict(1).again()], TROUBLE).three_replicas(),
+        world(CROSSING, &[evict(0), delete(1), delete(2)], FLAP_CRASH).three_replicas(),
     ]
 }
 
 /// For every rule of the protocol, a world that breaks without it. The same world is explored with the rule in force.
 pub fn controls() -> Vec<World> {
-    let flap = mishaps(1, 0, 0, 0);
-    let two_deletes: Requests = &[(Delete, 0, 0), (Delete, 1, 0)];
-    let evict_and_delete: Requests = &[(Evict, 0, 0), (Delete, 1, 0)];
-    let in_place: Requests = &[(InPlace, 0, 0), (Delete, 1, 0)];
-    let endless: Requests = &[(Evict, 0, ENDLESS), (Delete, 1, 0)];
+    let two_deletes = [delete(0), delete(1)];
+    let evict_and_delete = [evict(0), delete(1)];
+    let change_and_delete = [in_place(0), delete(1)];
+    let endless = [evict(0).endless(), delete(1)];
     vec![
-        world(PAIR, two_deletes, flap)
+        world(PAIR, &two_deletes, FLAP)
             .split()
             .without(Fault::NoCompareAndSwap),
-        world(PAIR, &[(Delete, 0, 1), (Delete, 1, 0)], flap).without(Fault::TrustCachedClaim),
-        world(PAIR, &[(Begin, 0, 0), (Delete, 1, 0)], flap).without(Fault::NoWatermark),
-        world(PAIR, two_deletes, flap).without(Fault::OldEvidence),
-        world(
-            PAIR,
-            &[(Delete, 0, 0), (Delete, 0, 0), (Delete, 1, 0)],
-            flap,
-        )
-        .without(Fault::VersionGoesBack),
-        world(PAIR, evict_and_delete, flap).without(Fault::EvictionReleasedOnFlap),
-        world(PAIR, evict_and_delete, flap).without(Fault::EvictionReleasedOnMove),
-        world(PAIR, evict_and_delete, flap).without(Fault::UnconditionalFreeEviction),
-        world(PAIR, in_place, flap).without(Fault::InPlaceReleasedOnMove),
-        world(PAIR, in_place, flap).without(Fault::FreeInPlace),
-        world(
-            PAIR,
-            &[(InPlace, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
-            flap,
-        )
-        .without(Fault::StackedInPlace),
-        world(PAIR, in_place, mishaps(0, 0, 0, 0))
+        world(PAIR, &[delete(0).again(), delete(1)], FLAP).without(Fault::TrustCachedClaim),
+        world(PAIR, &[begin(0), delete(1)], FLAP).without(Fault::NoWatermark),
+        world(PAIR, &two_deletes, FLAP).without(Fault::OldEvidence),
+        world(PAIR, &[delete(0), delete(0), delete(1)], FLAP).without(Fault::VersionGoesBack),
+        world(PAIR, &evict_and_delete, FLAP).without(Fault::EvictionReleasedOnFlap),
+        world(PAIR, &evict_and_delete, FLAP).without(Fault::EvictionReleasedOnMove),
+        world(PAIR, &evict_and_delete, FLAP).without(Fault::UnconditionalFreeEviction),
+        world(PAIR, &change_and_delete, FLAP).without(Fault::InPlaceReleasedOnMove),
+        world(PAIR, &change_and_delete, FLAP).without(Fault::FreeInPlace),
+        world(PAIR, &[in_place(0), in_place(0), delete(1)], FLAP).without(Fault::StackedInPlace),
+        world(PAIR, &change_and_delete, NONE)
             .crashing()
             .without(Fault::CrashPassesForRestart),
         world(
             CROSSING,
-            &[
-                (Delete, 0, 0),
-                (Delete, 0, 0),
-                (Delete, 1, 0),
-                (Delete, 2, 0),
-            ],
-            flap,
+            &[delete(0), delete(0), delete(1), delete(2)],
+            FLAP,
         )
         .without(Fault::WithdrawAnyAttempt),
         World {
             split_releases: true,
-            ..world(PAIR, &[(Evict, 0, 1), (Delete, 1, 0)], mishaps(0, 1, 0, 0))
+            ..world(PAIR, &[evict(0).again(), delete(1)], CRASH)
         }
         .without(Fault::AttemptReused),
-        world(PAIR, two_deletes, flap).without(Fault::LapseBeforeTheEnd),
-        world(
-            PAIR,
-            &[(Evict, 0, 0), (Leave, 0, 0), (Delete, 1, 0)],
-            mishaps(0, 0, 0, 1),
-        )
-        .without(Fault::LeftTakenForDeleted),
-        world(PAIR, in_place, flap)
+        world(PAIR, &two_deletes, FLAP).without(Fault::LapseBeforeTheEnd),
+        world(PAIR, &[evict(0), leave(0), delete(1)], NONE)
+            .rejoining()
+            .without(Fault::LeftTakenForDeleted),
+        world(PAIR, &change_and_delete, FLAP)
             .labelled()
             .one_replica()
             .without(Fault::FreeInPlaceOffLabel),
-        world(
-            THREE,
-            &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
-            mishaps(0, 0, 0, 0),
-        )
-        .namesake()
-        .without(Fault::NoUidPrecondition),
-        world(PAIR, two_deletes, mishaps(0, 0, 0, 0))
+        world(THREE, &[delete(0), evict(0), delete(1)], NONE)
+            .namesake()
+            .without(Fault::NoUidPrecondition),
+        world(PAIR, &two_deletes, NONE)
             .replaced()
             .without(Fault::AnotherUidTakenForGone),
-        world(PAIR, two_deletes, mishaps(0, 0, 0, 0))
+        world(PAIR, &two_deletes, NONE)
             .replaced()
             .without(Fault::NoStart),
-        world(PAIR, two_deletes, mishaps(0, 0, 0, 0))
+        world(PAIR, &two_deletes, NONE)
             .rollout()
             .without(Fault::SumOfDirectOwners),
-        world(PAIR, endless, mishaps(0, 0, 0, 0)).without(Fault::NeverClosing),
-        world(PAIR, endless, mishaps(0, 0, 0, 0)).without(Fault::ClosingRenewed),
-        world(PAIR, endless, mishaps(0, 0, 0, 0)).without(Fault::LapseAfterFirstAttempt),
-        world(PAIR, in_place, mishaps(0, 0, 0, 0))
+        world(PAIR, &endless, NONE).without(Fault::NeverClosing),
+        world(PAIR, &endless, NONE).without(Fault::ClosingRenewed),
+        world(PAIR, &endless, NONE).without(Fault::LapseAfterFirstAttempt),
+        world(PAIR, &change_and_delete, NONE)
             .pending(0, 1)
             .without(Fault::DeferredTakenForInfeasible),
-        world(
-            PAIR,
-            &[(InPlace, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
-            mishaps(1, 1, 0, 0),
-        )
-        .pending(0, 1)
-        .one_replica()
-        .without(Fault::ChangeBackForgetsFirst),
+        world(PAIR, &[in_place(0), in_place(0), delete(1)], FLAP_CRASH)
+            .pending(0, 1)
+            .one_replica()
+            .without(Fault::ChangeBackForgetsFirst),
     ]
 }

@@ -58,6 +58,14 @@ pub struct Release {
     pub position: u8,
 }
 
+impl Release {
+    /// Writes it to the ledger of its rule. Returns whether it releases the claim.
+    pub fn write_to(self, ledger: &mut Claims) -> bool {
+        let (pod, position) = (self.pod, self.position.into());
+        ledger.release_claim(position, &pod, self.operation, self.attempt, self.based_on)
+    }
+}
+
 /// A request for a disruption.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
@@ -80,6 +88,31 @@ pub struct Request {
 pub const ENDLESS: u8 = u8::MAX;
 
 impl Request {
+    /// A request that nobody has handled yet and that is not repeated.
+    pub fn new(operation: ClaimOperation, pod: u8) -> Request {
+        Request {
+            operation,
+            pod,
+            target: 0,
+            phase: Phase::Start,
+            retries: 0,
+            back: Vec::new(),
+        }
+    }
+
+    /// The client repeats the request once.
+    pub fn again(self) -> Request {
+        Request { retries: 1, ..self }
+    }
+
+    /// The client repeats the request forever.
+    pub fn endless(self) -> Request {
+        Request {
+            retries: ENDLESS,
+            ..self
+        }
+    }
+
     /// Whether the request is repeated forever.
     pub fn is_endless(&self) -> bool {
         self.retries == ENDLESS

@@ -58,16 +58,22 @@ fn failures() -> Vec<(&'static str, Reply, &'static str)> {
     ]
 }
 
+/// Begins an operation for each of [`failures`]. The endpoints live as long as the result.
+async fn begun_with_failures(scope: &Scope, policy: &str) -> Vec<RuleServer> {
+    let mut servers = Vec::new();
+    for (name, reply, _) in failures() {
+        let server = RuleServer::start(move |_| reply.clone()).await;
+        begun(scope, name, server.config(), policy).await;
+        servers.push(server);
+    }
+    servers
+}
+
 #[tokio::test]
 async fn pods_wait_for_failing_endpoint_and_proceed_after_recovery() {
     let bed = Bed::shared().await;
     let scope = bed.scope("failing").await;
-    let mut servers = Vec::new();
-    for (name, reply, _) in failures() {
-        let server = RuleServer::start(move |_| reply.clone()).await;
-        begun(&scope, name, server.config(), "Fail").await;
-        servers.push(server);
-    }
+    let servers = begun_with_failures(&scope, "Fail").await;
     for ((name, _, why), server) in failures().iter().zip(&servers) {
         scope.until_reason(name, name, "ask", why).await;
         let status = serde_json::to_string(&scope.status::<RuleStatus>(name).await).unwrap();
@@ -88,12 +94,7 @@ async fn pods_wait_for_failing_endpoint_and_proceed_after_recovery() {
 async fn ignored_failures_pass_and_stay_in_the_history() {
     let bed = Bed::shared().await;
     let scope = bed.scope("ignored").await;
-    let mut servers = Vec::new();
-    for (name, reply, _) in failures() {
-        let server = RuleServer::start(move |_| reply.clone()).await;
-        begun(&scope, name, server.config(), "Ignore").await;
-        servers.push(server);
-    }
+    let _servers = begun_with_failures(&scope, "Ignore").await;
     for (name, _, why) in failures() {
         scope.until_let_go(name, "x").await;
         scope

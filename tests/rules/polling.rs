@@ -6,7 +6,7 @@ use kube::api::DeleteParams;
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
 use testbed::endpoint::{Heard, Reply, RuleServer};
-use testbed::{Bed, wait};
+use testbed::{Bed, Scope, wait};
 
 use crate::helpers::{RuleScope, ask, waits, webhook_status};
 
@@ -18,6 +18,15 @@ fn running(request: &Heard) -> Reply {
         "POST" => Reply::task("task 1&2"),
         _ => Reply::Json(json!({"success": true, "message": RUNNING})),
     }
+}
+
+/// Pods under a rule that polls the server for an hour.
+async fn polled_pods(scope: &Scope, server: &RuleServer, count: usize) -> Vec<String> {
+    let pods = scope.deployed("web", count).await;
+    let config = server.polled(json!({"timeoutSeconds": 3600}));
+    let rule = ask(config, json!({"failurePolicy": "Fail"}));
+    scope.ruled("web", json!([rule])).await;
+    pods
 }
 
 #[tokio::test]
@@ -107,14 +116,7 @@ async fn polls_that_fail_are_repeated() {
     })
     .await;
     let scope = Bed::shared().await.scope("poll-fails").await;
-    let pods = scope.deployed("web", 1).await;
-    let config = server.polled(json!({"timeoutSeconds": 3600}));
-    scope
-        .ruled(
-            "web",
-            json!([ask(config, json!({"failurePolicy": "Fail"}))]),
-        )
-        .await;
+    let pods = polled_pods(&scope, &server, 1).await;
     scope.begin(&pods[0], "x").await.unwrap();
     scope
         .until_reason("web", &pods[0], "ask", "Polling failed")
@@ -129,14 +131,7 @@ async fn rule_edited_during_poll_is_called_anew() {
     let server = RuleServer::start(running).await;
     let other = RuleServer::passing().await;
     let scope = Bed::shared().await.scope("edited").await;
-    let pods = scope.deployed("web", 1).await;
-    let config = server.polled(json!({"timeoutSeconds": 3600}));
-    scope
-        .ruled(
-            "web",
-            json!([ask(config, json!({"failurePolicy": "Fail"}))]),
-        )
-        .await;
+    let pods = polled_pods(&scope, &server, 1).await;
     scope.begin(&pods[0], "x").await.unwrap();
     scope.until_reason("web", &pods[0], "ask", RUNNING).await;
     scope
@@ -157,14 +152,7 @@ async fn rule_edited_during_poll_is_called_anew() {
 async fn rule_deleted_during_poll_releases_its_pods() {
     let server = RuleServer::start(running).await;
     let scope = Bed::shared().await.scope("deleted").await;
-    let pods = scope.deployed("web", 1).await;
-    let config = server.polled(json!({"timeoutSeconds": 3600}));
-    scope
-        .ruled(
-            "web",
-            json!([ask(config, json!({"failurePolicy": "Fail"}))]),
-        )
-        .await;
+    let pods = polled_pods(&scope, &server, 1).await;
     scope.begin(&pods[0], "x").await.unwrap();
     scope.until_reason("web", &pods[0], "ask", RUNNING).await;
     scope
@@ -191,14 +179,7 @@ async fn next_leader_continues_poll_without_repeating_calls() {
     let bed = Bed::own().await;
     let server = RuleServer::start(running).await;
     let scope = bed.scope("killed").await;
-    let pods = scope.deployed("web", 3).await;
-    let config = server.polled(json!({"timeoutSeconds": 3600}));
-    scope
-        .ruled(
-            "web",
-            json!([ask(config, json!({"failurePolicy": "Fail"}))]),
-        )
-        .await;
+    let pods = polled_pods(&scope, &server, 3).await;
     // One Pod has passed this rule and still waits for the other rule. Two Pods are in a task.
     let first = pods[0].clone();
     server.answer(move |request| match request.method.as_str() {

@@ -9,46 +9,26 @@ use super::rig::{call, review, rig, verdict};
 async fn a_panic_answers_its_review_and_kills_nothing() {
     let rig = rig(Limits::default()).await;
     let mut sender = rig.h1().await;
-    let denied = verdict(
-        sender
-            .send_request(call("/pods", review("panic-1")))
-            .await
-            .unwrap(),
-    )
-    .await;
+    let mut ask = async |name: &str| {
+        let answer = sender.send_request(call("/pods", review(name))).await;
+        verdict(answer.unwrap()).await
+    };
+    let denied = ask("panic-1").await;
     assert_eq!(denied["allowed"], false);
     assert_eq!(
         denied["status"]["message"],
         "the review ended in an internal error"
     );
-    let free = verdict(
-        sender
-            .send_request(call("/pods", review("panic-free")))
-            .await
-            .unwrap(),
-    )
-    .await;
+    let free = ask("panic-free").await;
     assert_eq!(free, json!({"uid": "uid-panic-free", "allowed": true}));
-    let twice = verdict(
-        sender
-            .send_request(call("/pods", review("panic-badly")))
-            .await
-            .unwrap(),
-    )
-    .await;
+    let twice = ask("panic-badly").await;
     assert_eq!(twice["status"]["code"], 500);
     assert_eq!(
         twice["status"]["message"],
         "the review ended in an internal error; try again"
     );
-    // The same connection can be used again.
-    let next = verdict(
-        sender
-            .send_request(call("/pods", review("allow")))
-            .await
-            .unwrap(),
-    )
-    .await;
+    // The same connection goes on.
+    let next = ask("allow").await;
     assert_eq!(next["allowed"], true);
     assert_eq!(
         rig.metric(r#"operating_review_panics_total{route="/pods"}"#)

@@ -1,30 +1,30 @@
-//! The Rust files of the library, for tests that check its sources. Uses `std` only, so that these tests build quickly.
+//! The Rust files of the repository, for tests that check its sources. Uses `std` only, so that these tests build quickly.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One Rust file of the library.
+/// One Rust file.
 pub struct SourceFile {
-    /// The path below `src`.
+    /// Its path below the folder that was read.
     pub path: PathBuf,
     pub text: String,
 }
 
-/// Every Rust file below `src`, sorted by path.
-pub fn library_sources() -> Vec<SourceFile> {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+/// Every Rust file below a folder of the repository, sorted by path.
+pub fn sources_below(folder: &str) -> Vec<SourceFile> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut files = Vec::new();
-    collect(&src, Path::new(""), &mut files);
+    collect(&root, Path::new(""), &mut files);
     files.sort_by(|a, b| a.path.cmp(&b.path));
     files
 }
 
-fn collect(src: &Path, folder: &Path, files: &mut Vec<SourceFile>) {
-    for entry in fs::read_dir(src.join(folder)).unwrap() {
+fn collect(root: &Path, folder: &Path, files: &mut Vec<SourceFile>) {
+    for entry in fs::read_dir(root.join(folder)).unwrap() {
         let entry = entry.unwrap();
         let path = folder.join(entry.file_name());
         if entry.file_type().unwrap().is_dir() {
-            collect(src, &path, files);
+            collect(root, &path, files);
         } else if path.extension().is_some_and(|e| e == "rs") {
             let text = fs::read_to_string(entry.path()).unwrap();
             files.push(SourceFile { path, text });

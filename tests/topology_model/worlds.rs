@@ -73,84 +73,60 @@ fn world(
 }
 
 impl World {
-    fn spread(self) -> World {
-        World {
-            pinned: false,
-            ..self
-        }
+    fn spread(mut self) -> World {
+        self.pinned = false;
+        self
     }
 
-    fn slow(self) -> World {
-        World {
-            slow: true,
-            lag: 2,
-            ..self
-        }
+    fn slow(mut self) -> World {
+        self.slow = true;
+        self.lag = 2;
+        self
     }
 
-    fn split(self) -> World {
-        World {
-            split_writes: true,
-            ..self
-        }
+    fn split(mut self) -> World {
+        self.split_writes = true;
+        self
     }
 
-    fn at_most(self, max: usize) -> World {
-        World {
-            max: Some(max),
-            ..self
-        }
+    fn at_most(mut self, max: usize) -> World {
+        self.max = Some(max);
+        self
     }
 
-    fn stays_failed(self) -> World {
-        World {
-            stays_failed: true,
-            ..self
-        }
+    fn stays_failed(mut self) -> World {
+        self.stays_failed = true;
+        self
     }
 
-    fn edited(self) -> World {
-        World {
-            edited: true,
-            ..self
-        }
+    fn edited(mut self) -> World {
+        self.edited = true;
+        self
     }
 
-    fn three_replicas(self) -> World {
-        World {
-            replicas: 3,
-            ..self
-        }
+    fn three_replicas(mut self) -> World {
+        self.replicas = 3;
+        self
     }
 
-    fn shared(self) -> World {
-        World {
-            shared: true,
-            ..self
-        }
+    fn shared(mut self) -> World {
+        self.shared = true;
+        self
     }
 
-    fn surging(self) -> World {
-        let mishaps = Mishaps {
-            surges: 1,
-            ..self.mishaps
-        };
-        World { mishaps, ..self }
+    fn surging(mut self) -> World {
+        self.mishaps.surges = 1;
+        self
     }
 
-    fn relabelled(self) -> World {
-        let mishaps = Mishaps {
-            relabels: 1,
-            ..self.mishaps
-        };
-        World { mishaps, ..self }
+    fn relabelled(mut self) -> World {
+        self.mishaps.relabels = 1;
+        self
     }
 
-    fn without(self, fault: Fault) -> World {
-        World {
-            fault: Some(fault),
-            ..self
-        }
+    fn without(mut self, fault: Fault) -> World {
+        self.fault = Some(fault);
+        self
     }
 }
 

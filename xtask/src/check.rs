@@ -95,7 +95,7 @@ const LINTS: NamedStep = ("lints", || {
 });
 
 /// The tests in `tests` that need no control plane and take seconds.
-const WITHOUT_PLANE: [&str; 10] = [
+const WITHOUT_PLANE: [&str; 11] = [
     "citations",
     "corpus",
     "crds",
@@ -105,6 +105,7 @@ const WITHOUT_PLANE: [&str; 10] = [
     "lifecycle",
     "memory",
     "paths",
+    "repetition",
     "server",
 ];
 

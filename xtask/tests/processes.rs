@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -82,17 +82,20 @@ fn stopped_plane_leaves_no_process_and_no_file() {
 }
 
 /// A plane in its own process, as in a test.
-fn run_plane(name: &str) -> (Child, std::path::PathBuf) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_xtask"))
-        .args(["plane", "run", "--nodes", "1", "--name", name])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+fn run_plane(name: &str) -> (Child, PathBuf) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(["plane", "run", "--nodes", "1", "--name", name]);
+    start_owner(&mut command, name, "state.json")
+}
+
+/// Starts the owner of a plane, and waits until the plane has this file.
+fn start_owner(command: &mut Command, name: &str, file: &str) -> (Child, PathBuf) {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
     let dir = testbed::paths::cache().unwrap().join("planes").join(name);
-    until("the plane to be up", || {
+    until(&format!("the file {file} of the plane"), || {
         assert_eq!(child.try_wait().unwrap(), None, "it ended");
-        dir.join("state.json").exists()
+        dir.join(file).exists()
     });
     assert_eq!(processes_of(&dir).len(), 6);
     (child, dir)
@@ -120,19 +123,11 @@ const OWNER: &str = "OPERATING_TEST_OWNER";
 #[test]
 fn a_killed_owner_takes_a_frozen_api_server_with_it() {
     let name = format!("frozen-{}", std::process::id());
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["--exact", "owner_that_freezes_its_api_server"])
-        .env(OWNER, &name)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let dir = testbed::paths::cache().unwrap().join("planes").join(name);
-    until("the API server to be frozen", || {
-        assert_eq!(child.try_wait().unwrap(), None, "it ended");
-        dir.join("frozen").exists()
-    });
-    assert_eq!(processes_of(&dir).len(), 6);
+        .env(OWNER, &name);
+    let (child, dir) = start_owner(&mut command, &name, "frozen");
     kill_and_see(child, &dir);
 }
 

@@ -11,7 +11,6 @@ use crate::ledger::protocol::ClaimOperation;
 /// a bypass or an annotation that the user did not try.
 #[derive(Debug)]
 pub struct ExplainedDenial {
-    /// The denial.
     pub denied: Denied,
     /// Text that is appended to the message. It also says when the Pod's skip annotation cannot be parsed.
     pub note: Option<String>,

@@ -27,7 +27,6 @@ use crate::domain::pod::Pod;
 use crate::domain::rules::{SkipAnnotation, unreadable_skips_message};
 use crate::ledger::commit::{Denied, DenyReason, Disruption};
 
-/// The bypass check of one request.
 pub struct BypassCheck<'a> {
     /// The state that all handlers share.
     pub context: &'a AdmissionContext,

@@ -38,7 +38,6 @@ pub enum DryRunFinding {
     Unknown(String),
 }
 
-/// The templates of a spec.
 #[derive(Debug, PartialEq)]
 pub struct SpecTemplates {
     pod: Value,

@@ -12,6 +12,10 @@ fn denied(why: DenyReason) -> Denied {
     }
 }
 
+fn describe(pod: &str, why: DenyReason) -> String {
+    describe_denial(pod, &denied(why), Timestamp::UNIX_EPOCH)
+}
+
 #[test]
 fn a_full_budget_is_named_with_numbers_holders_and_remedy() {
     let now: Timestamp = "2026-01-01T00:05:00Z".parse().unwrap();
@@ -36,20 +40,26 @@ fn a_full_budget_is_named_with_numbers_holders_and_remedy() {
     );
 }
 
-#[test]
-fn denial_names_pod_waiting_for_deadline_and_remedy() {
+/// The denial by a limit of one of four Pods, which `holders` use and `lasting` keeps used.
+fn describe_full_budget(holders: &[&str], lasting: BudgetBlockers) -> String {
     let why = DenyReason::Full {
         used: 1,
         limit: 1,
         expected: 4,
         minimum: None,
-        holders: vec![("web-1".into(), None)],
-        lasting: Box::new(BudgetBlockers {
-            deadline: Some("web-1".into()),
-            ..BudgetBlockers::default()
-        }),
+        holders: holders.iter().map(|pod| ((*pod).into(), None)).collect(),
+        lasting: Box::new(lasting),
     };
-    let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+    describe("web-3", why)
+}
+
+#[test]
+fn denial_names_pod_waiting_for_deadline_and_remedy() {
+    let lasting = BudgetBlockers {
+        deadline: Some("web-1".into()),
+        ..BudgetBlockers::default()
+    };
+    let text = describe_full_budget(&["web-1"], lasting);
     assert!(
         text.ends_with(
             "; Pod web-1 keeps its claim until its spec.activeDeadlineSeconds ends it, which nobody can raise or \
@@ -61,68 +71,47 @@ fn denial_names_pod_waiting_for_deadline_and_remedy() {
 
 #[test]
 fn denial_names_pod_too_large_for_cache_and_remedy() {
-    let why = DenyReason::Full {
-        used: 1,
-        limit: 1,
-        expected: 4,
-        minimum: None,
-        holders: vec![("web-1".into(), None)],
-        lasting: Box::new(BudgetBlockers {
-            unreadable: Some("web-1".into()),
-            ..BudgetBlockers::default()
-        }),
+    let lasting = BudgetBlockers {
+        unreadable: Some("web-1".into()),
+        ..BudgetBlockers::default()
     };
-    let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+    let text = describe_full_budget(&["web-1"], lasting);
     let end = "; Pod web-1 counts as not available whatever its status: it has more than the 96 KiB that are cached of a Pod, or \
                this version can't read it; give it fewer or shorter labels, owners, finalizers, volumes or containers";
     assert!(text.ends_with(end), "{text}");
 }
 
-fn held_by_change(deferred: bool, others: usize) -> String {
-    let others = (0..others).map(|n| (format!("web-{n}"), None));
-    let why = DenyReason::Full {
-        used: 1,
-        limit: 1,
-        expected: 4,
-        minimum: None,
-        holders: others.chain([("w0".into(), None)]).collect(),
-        lasting: Box::new(BudgetBlockers {
-            restart: Some(AwaitedRestart {
-                pod: "w0".into(),
-                deferred,
-            }),
-            ..BudgetBlockers::default()
-        }),
+fn held_by_change(deferred: bool, holders: &[&str]) -> String {
+    let restart = AwaitedRestart {
+        pod: "w0".into(),
+        deferred,
     };
-    describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH)
+    let lasting = BudgetBlockers {
+        restart: Some(restart),
+        ..BudgetBlockers::default()
+    };
+    describe_full_budget(holders, lasting)
 }
 
 #[test]
 fn denial_names_available_pod_awaiting_restart_and_remedy() {
-    let text = held_by_change(true, 0);
+    let text = held_by_change(true, &["w0"]);
     let end = "(used by w0); Pod w0 keeps its claim until the kubelet makes its deferred resize, or until the resize \
-        is changed back; try again then, or raise the limit";
+               is changed back; try again then, or raise the limit";
     assert!(text.ends_with(end), "{text}");
-    let text = held_by_change(false, 1);
+    let text = held_by_change(false, &["web-0", "w0"]);
     let end = "try again when one of them is available, or raise the limit; Pod w0 keeps its claim until its in-place \
-        change has restarted it";
+               change has restarted it";
     assert!(text.ends_with(end), "{text}");
 }
 
 #[test]
 fn denial_names_stuck_rollout_instead_of_remedy() {
-    let why = DenyReason::Full {
-        used: 1,
-        limit: 1,
-        expected: 4,
-        minimum: None,
-        holders: vec![("web-1".into(), None)],
-        lasting: Box::new(BudgetBlockers {
-            rollout: Some("Deployment web: relax the rule".into()),
-            ..BudgetBlockers::default()
-        }),
+    let lasting = BudgetBlockers {
+        rollout: Some("Deployment web: relax the rule".into()),
+        ..BudgetBlockers::default()
     };
-    let text = describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+    let text = describe_full_budget(&["web-1"], lasting);
     assert!(
         text.ends_with("the limit is 1 (used by web-1); Deployment web: relax the rule"),
         "{text}"
@@ -149,45 +138,42 @@ fn denial_of_unavailable_pod_names_required_count() {
         expected: 10,
     };
     assert_eq!(
-        describe_denial("web-3", &denied(why), Timestamp::UNIX_EPOCH),
+        describe("web-3", why),
         "Pod web-3 is held by rule availability of PodTransitionRule web: it is not available, and unhealthyPodPolicy \
          IfHealthyBudget lets it go only while at least 7 of 10 Pods are available; 6 are available now; try again \
          when more Pods are available"
     );
 }
 
-#[test]
-fn limit_of_zero_names_remedy_without_retry() {
-    let why = DenyReason::Full {
+fn unused_budget_of_zero(expected: u32, minimum: Option<BindingMinimum>) -> DenyReason {
+    DenyReason::Full {
         used: 0,
         limit: 0,
-        expected: 10,
-        minimum: None,
+        expected,
+        minimum,
         holders: vec![],
         lasting: Box::default(),
-    };
+    }
+}
+
+#[test]
+fn limit_of_zero_names_remedy_without_retry() {
+    let text = describe("p", unused_budget_of_zero(10, None));
     assert!(
-        describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH)
-            .ends_with("raise the limit or disable the rule")
+        text.ends_with("raise the limit or disable the rule"),
+        "{text}"
     );
 }
 
 #[test]
 fn minimum_above_replicas_names_remedy() {
-    let why = DenyReason::Full {
-        used: 0,
-        limit: 0,
-        expected: 2,
-        minimum: Some(BindingMinimum {
-            value: IntOrPercent::Int(4),
-            desired: 4,
-            available: 4,
-        }),
-        holders: vec![],
-        lasting: Box::default(),
+    let minimum = BindingMinimum {
+        value: IntOrPercent::Int(4),
+        desired: 4,
+        available: 4,
     };
     assert_eq!(
-        describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
+        describe("p", unused_budget_of_zero(2, Some(minimum))),
         "Pod p is held by rule availability of PodTransitionRule web: 4 must be available (minAvailableValue), 2 are \
          wanted, 4 are available; lower minAvailableValue, or scale up"
     );
@@ -196,7 +182,7 @@ fn minimum_above_replicas_names_remedy() {
 #[test]
 fn denial_of_second_in_place_change_names_first() {
     assert_eq!(
-        describe_denial("p", &denied(DenyReason::UnderWay), Timestamp::UNIX_EPOCH),
+        describe("p", DenyReason::UnderWay),
         "Pod p is held by rule availability of PodTransitionRule web: an earlier change of this Pod has not taken \
          effect yet (containers that restart, or another controller); try again when the change has taken effect and \
          the Pod is available, or delete the Pod"
@@ -207,11 +193,7 @@ fn denial_of_second_in_place_change_names_first() {
 fn denial_by_closing_claim_names_its_release_time() {
     let until = "1970-01-01T00:00:40Z".parse().unwrap();
     assert_eq!(
-        describe_denial(
-            "p",
-            &denied(DenyReason::Closing { until }),
-            Timestamp::UNIX_EPOCH
-        ),
+        describe("p", DenyReason::Closing { until }),
         "Pod p is held by rule availability of PodTransitionRule web: an earlier request for the same operation on \
          this Pod was admitted and had no effect; its claim is released in about 40s; try again then"
     );
@@ -222,7 +204,7 @@ fn denial_names_unreadable_owner_cause_and_remedy() {
     let why =
         DenyReason::UnknownOwner("Rollout web can't be read: HTTP 405 at /apis; mend it".into());
     assert_eq!(
-        describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
+        describe("p", why),
         "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
          because Rollout web can't be read: HTTP 405 at /apis; mend it"
     );
@@ -235,7 +217,7 @@ fn owner_without_a_number_says_which_field_to_set() {
         field: "spec.replicas".into(),
     };
     assert_eq!(
-        describe_denial("p", &denied(why), Timestamp::UNIX_EPOCH),
+        describe("p", why),
         "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
          because Rollout web does not set spec.replicas; set spec.replicas of Rollout web"
     );

@@ -26,7 +26,6 @@ use eviction_object::{DeleteBinding, Eviction};
 /// Time limit of a live read. It is short, so that a denial is still in time when the API server does not answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Decides evictions.
 pub struct EvictionHandler(pub Arc<AdmissionContext>);
 
 #[async_trait]

@@ -23,7 +23,6 @@ pub use garbage_collection::PvcCollectionValidator;
 /// namespace.
 const MAX_PODS_LISTED: u32 = 500;
 
-/// Decides deletions of PVCs.
 pub struct PvcDeletionValidator(pub Arc<AdmissionContext>);
 
 #[async_trait]

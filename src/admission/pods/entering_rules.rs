@@ -20,17 +20,13 @@ use crate::domain::pod::Pod;
 
 /// Time after the grace period when a container has certainly ended.
 const RESTART_SLACK: Duration = Duration::from_nanos(restarts::ASSUMED_AFTER_NANOS);
+/// How a denial names a rule that this replica does not know.
+pub const UNKNOWN_RULE: &str = "a rule";
 /// The grace period that Kubernetes sets for a Pod without one, in seconds.
 const GRACE_SECONDS: i64 = 30;
 
-/// Denies an UPDATE by which a budget begins to hold the Pod, if a change that ends or restarts the Pod is outstanding,
-/// or is part of the same UPDATE.
-pub fn refuse_entering(
-    context: &AdmissionContext,
-    request: &Request,
-    old: &Pod,
-    new: &Pod,
-) -> Option<Verdict> {
+/// The rule object by which an UPDATE brings the Pod under a budget, as a denial names it.
+pub fn entered_rule(context: &AdmissionContext, old: &Pod, new: &Pod) -> Option<String> {
     if !are_user_labels_changed(old, new) {
         return None;
     }
@@ -42,26 +38,13 @@ pub fn refuse_entering(
         entry.map(|entry| format!("PodTransitionRule {}", entry.snapshot.rules.name))
     };
     // A replica that has not seen all rules does not know whether a rule begins to hold the Pod.
-    let entered = entered
-        .or_else(|| (!index.listed_kinds().has_decision_kinds()).then(|| "a rule".to_owned()))?;
-    refuse_entry_into(context, request, old, new, &entered)
+    entered
+        .or_else(|| (!index.listed_kinds().has_decision_kinds()).then(|| UNKNOWN_RULE.to_owned()))
 }
 
-/// The same as [`refuse_entering`], by the review alone. The rules are unknown, so any change of labels may bring the
-/// Pod under a rule.
-pub fn refuse_entry_by_review(
-    context: &AdmissionContext,
-    request: &Request,
-    old: &Pod,
-    new: &Pod,
-) -> Option<Verdict> {
-    if !are_user_labels_changed(old, new) {
-        return None;
-    }
-    refuse_entry_into(context, request, old, new, "a rule")
-}
-
-fn refuse_entry_into(
+/// Denies an UPDATE that brings the Pod under the rule `entered`, if a change that ends or restarts the Pod is
+/// outstanding, or is part of the same UPDATE.
+pub fn refuse_entry(
     context: &AdmissionContext,
     request: &Request,
     old: &Pod,

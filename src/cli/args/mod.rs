@@ -1,23 +1,19 @@
 //! Flags of the `operating` command. An environment variable can set each of them; a flag takes precedence
 //! over its variable.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use ipnet::IpNet;
+use clap::{Args, Parser, Subcommand};
 
-use super::values::{
-    FeatureGate, cidr, duration, feature_gate, namespace, namespaced_name, webhook_url,
-};
-use crate::admission::MAX_RULES_PER_NAMESPACE;
+use super::values::{FeatureGate, feature_gate, namespace, namespaced_name, webhook_url};
 
 mod reader;
+mod serve;
 
 pub use reader::{
     BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, parse,
 };
+pub use serve::{LogFormat, ServeArgs};
 
 /// Availability rules for Pod operations, enforced at admission
 #[derive(Clone, Debug, Parser)]
@@ -139,244 +135,9 @@ impl FeatureArgs {
     }
 }
 
-/// Flags of `serve`.
-#[derive(Clone, Debug, Args)]
-pub struct ServeArgs {
-    /// Cluster.
-    #[command(flatten)]
-    pub cluster: ClusterArgs,
-    /// Webhooks.
-    #[command(flatten)]
-    pub endpoint: EndpointArgs,
-    /// Features.
-    #[command(flatten)]
-    pub features: FeatureArgs,
-    /// First install missing objects: namespace, CRDs, certificates and, when the server is ready, webhook
-    /// configurations
-    #[arg(long, env = "OPERATING_INSTALL", help_heading = "Cluster")]
-    pub install: bool,
-    /// Address of the webhooks (HTTPS)
-    #[arg(
-        long,
-        env = "OPERATING_LISTEN",
-        value_name = "ADDRESS",
-        default_value = "0.0.0.0:9443",
-        help_heading = "Webhooks"
-    )]
-    pub listen: SocketAddr,
-    /// Directory with tls.crt and tls.key, such as a mounted Secret; by default the server maintains a
-    /// certificate in Secret webhook-certs
-    #[arg(
-        long,
-        env = "OPERATING_CERT_DIR",
-        value_name = "DIR",
-        help_heading = "Webhooks"
-    )]
-    pub cert_dir: Option<PathBuf>,
-    /// Additional DNS name or IP address for the self-managed certificate; may be repeated or comma-separated
-    #[arg(
-        long = "dns-name",
-        env = "OPERATING_DNS_NAMES",
-        value_name = "NAME",
-        value_delimiter = ',',
-        conflicts_with = "cert_dir",
-        help_heading = "Webhooks"
-    )]
-    pub dns_names: Vec<String>,
-    /// PEM file with the CAs of the client certificates of API servers; calls without such a certificate are
-    /// refused
-    ///
-    /// An AdmissionConfiguration gives the API server its client certificate: docs/who-may-call.md.
-    #[arg(
-        long,
-        env = "OPERATING_CLIENT_CA_FILE",
-        value_name = "FILE",
-        requires = "client_names",
-        help_heading = "Webhooks"
-    )]
-    pub client_ca_file: Option<PathBuf>,
-    /// Common name or DNS name in the client certificate of an API server; may be repeated or comma-separated
-    #[arg(
-        long = "client-name",
-        env = "OPERATING_CLIENT_NAMES",
-        value_name = "NAME",
-        value_delimiter = ',',
-        requires = "client_ca_file",
-        help_heading = "Webhooks"
-    )]
-    pub client_names: Vec<String>,
-    /// Allow the feature gate GraceDeleteWebhook without --client-ca-file
-    ///
-    /// With the feature gate, a call to the webhook port can cause the deletion of a Pod. Use this flag only
-    /// in networks in which only API servers can reach that port.
-    #[arg(
-        long,
-        env = "OPERATING_TRUST_CALLERS",
-        conflicts_with = "client_ca_file",
-        help_heading = "Webhooks"
-    )]
-    pub trust_callers: bool,
-    /// Do not add a random segment to the webhook paths
-    ///
-    /// With self-managed certificates and without --client-ca-file, the servers put a random segment in front
-    /// of the webhook paths and change it every day, so that a client needs more than access to the port. Use
-    /// this flag if a tool, such as a GitOps controller, reverts changes of the installed webhook
-    /// configurations.
-    #[arg(long, env = "OPERATING_PLAIN_WEBHOOK_PATHS", help_heading = "Webhooks")]
-    pub plain_webhook_paths: bool,
-    /// Limit of open connections from API servers; beyond it, the server closes a connection after an answer
-    ///
-    /// A connection counts as one of an API server after a review on it got a verdict, or after the client
-    /// presented a certificate (--client-ca-file). Until then, the client has five seconds for each step.
-    #[arg(long, env = "OPERATING_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
-          value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Webhooks")]
-    pub max_connections: u32,
-    /// Limit of connections whose client is not yet known to be an API server; beyond it, the address with
-    /// the most such connections loses its oldest one
-    #[arg(long, env = "OPERATING_MAX_UNPROVEN_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
-          value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Webhooks")]
-    pub max_unproven_connections: u32,
-    /// Limit of such connections of one IPv4 address or IPv6 /64 network (--max-unproven-connections limits
-    /// all together); beyond it, the address loses its oldest one
-    #[arg(long, env = "OPERATING_MAX_UNPROVEN_PER_ADDRESS", value_name = "COUNT", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Webhooks")]
-    pub max_unproven_per_address: u32,
-    /// Limit of the size of a review, up to 16 MiB; the default suffices for two objects of 3 MiB, the API
-    /// server's limit
-    #[arg(long, env = "OPERATING_MAX_REVIEW_BYTES", value_name = "BYTES", default_value_t = 8 << 20,
-          value_parser = clap::value_parser!(u32).range(65_536..=16_777_216), help_heading = "Webhooks")]
-    pub max_review_bytes: u32,
-    /// Limit of the size of a CollaSet, including managedFields
-    ///
-    /// A parsed template takes many times its size in memory, in this server and in the API server, and a
-    /// user who may create a CollaSet can send it many times at once. A larger CollaSet that is already
-    /// stored can still be deleted, and changed outside of its spec.
-    #[arg(long, env = "OPERATING_MAX_COLLASET_BYTES", value_name = "BYTES", default_value_t = 256 << 10,
-          value_parser = clap::value_parser!(u32).range(4_096..=4_194_304), help_heading = "Webhooks")]
-    pub max_collaset_bytes: u32,
-    /// The value of --request-timeout of the API server; a claim without effect is not released before this
-    /// time
-    #[arg(long, env = "OPERATING_REQUEST_TIMEOUT", value_name = "DURATION", default_value = "60s",
-          value_parser = duration, help_heading = "Webhooks")]
-    pub request_timeout: Duration,
-    /// Ignore the annotation skip-rule-conditions of Pods; give the same value to every replica
-    ///
-    /// Every user who may edit a Pod can set the annotation. If the annotation has an effect, an audit
-    /// annotation, an Event and a metric report each disruption that a skipped rule would hold.
-    #[arg(
-        long,
-        env = "OPERATING_IGNORE_SKIP_ANNOTATIONS",
-        help_heading = "Webhooks"
-    )]
-    pub ignore_skip_annotations: bool,
-    /// Limit of PodTransitionRules in a namespace; the server refuses to create more
-    ///
-    /// Each change of a Pod is compared with all rules of its namespace. The server counts the rules in its
-    /// cache, so rules that are created at the same time may exceed the limit by a few.
-    #[arg(long, env = "OPERATING_MAX_RULES_PER_NAMESPACE", value_name = "COUNT",
-          default_value_t = MAX_RULES_PER_NAMESPACE,
-          value_parser = clap::value_parser!(u32).range(1..), help_heading = "Webhooks")]
-    pub max_rules_per_namespace: u32,
-    /// Time after SIGTERM during which the server still accepts calls, until Services no longer select this
-    /// replica
-    #[arg(long, env = "OPERATING_LAME_DUCK", value_name = "DURATION", default_value = "5s",
-          value_parser = duration, help_heading = "Webhooks")]
-    pub lame_duck: Duration,
-    /// Time for reviews in progress after --lame-duck
-    #[arg(long, env = "OPERATING_DRAIN_TIMEOUT", value_name = "DURATION", default_value = "30s",
-          value_parser = duration, help_heading = "Webhooks")]
-    pub drain_timeout: Duration,
-    /// Run the controllers only while this replica holds the Lease; needed with more than one replica
-    #[arg(long, env = "OPERATING_LEADER_ELECT", help_heading = "Controllers")]
-    pub leader_elect: bool,
-    /// Allow link-local and cloud metadata addresses, such as 169.254.169.254, in webhook rules
-    ///
-    /// A user who may write rules can then make the server call services that only its own machine should
-    /// reach.
-    #[arg(
-        long,
-        env = "OPERATING_ALLOW_LINK_LOCAL_ENDPOINTS",
-        help_heading = "Controllers"
-    )]
-    pub allow_link_local_endpoints: bool,
-    /// Networks that are forbidden in webhook rules; comma-separated, such as 10.0.0.0/8,fd00::/8
-    ///
-    /// Loopback addresses, addresses of the API server (the host of the kubeconfig or of the Service
-    /// kubernetes), link-local and cloud metadata addresses are always forbidden.
-    #[arg(
-        long,
-        env = "OPERATING_ENDPOINT_DENY_CIDRS",
-        value_name = "CIDR",
-        value_delimiter = ',',
-        value_parser = cidr,
-        help_heading = "Controllers"
-    )]
-    pub endpoint_deny_cidrs: Vec<IpNet>,
-    /// Networks that are allowed in webhook rules although another setting forbids them; comma-separated
-    ///
-    /// This flag does not forbid other addresses; to forbid them, also set --endpoint-deny-cidrs
-    /// 0.0.0.0/0,::/0.
-    #[arg(
-        long,
-        env = "OPERATING_ENDPOINT_ALLOW_CIDRS",
-        value_name = "CIDR",
-        value_delimiter = ',',
-        value_parser = cidr,
-        help_heading = "Controllers"
-    )]
-    pub endpoint_allow_cidrs: Vec<IpNet>,
-    /// Name of this replica in the Lease; by default a generated name
-    #[arg(
-        long,
-        env = "POD_NAME",
-        value_name = "NAME",
-        help_heading = "Controllers"
-    )]
-    pub identity: Option<String>,
-    /// Time after which Events report that a Pod waits
-    #[arg(long, env = "OPERATING_WAIT_NOTICE", value_name = "DURATION", default_value = "60s", hide = true,
-          value_parser = duration, help_heading = "Controllers")]
-    pub wait_notice: Duration,
-    /// Address of /livez, /readyz and /metrics (HTTP)
-    #[arg(
-        long,
-        env = "OPERATING_METRICS_LISTEN",
-        value_name = "ADDRESS",
-        default_value = "0.0.0.0:8080",
-        help_heading = "Telemetry"
-    )]
-    pub metrics_listen: SocketAddr,
-    /// Format of the log
-    #[arg(
-        long,
-        env = "OPERATING_LOG_FORMAT",
-        value_name = "FORMAT",
-        default_value = "text",
-        help_heading = "Telemetry"
-    )]
-    pub log_format: LogFormat,
-    /// Log level, or levels by module, such as info,kube=warn
-    #[arg(
-        long,
-        env = "OPERATING_LOG",
-        value_name = "FILTER",
-        default_value = "info",
-        help_heading = "Telemetry"
-    )]
-    pub log: String,
-}
-
-/// Format of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// One line of text for each event
-    Text,
-    /// One JSON object for each event
-    Json,
-}
-
 /// Flags of `install`.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Webhooks")]
 pub struct InstallArgs {
     /// Cluster.
     #[command(flatten)]
@@ -388,28 +149,14 @@ pub struct InstallArgs {
     #[command(flatten)]
     pub features: FeatureArgs,
     /// PEM file of the CA of the webhooks; without it, the server or cert-manager sets the CA
-    #[arg(
-        long,
-        env = "OPERATING_CA_FILE",
-        value_name = "FILE",
-        help_heading = "Webhooks"
-    )]
+    #[arg(long, env = "OPERATING_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     /// Omit the webhook configurations, for a server that applies them itself (serve --install)
-    #[arg(
-        long,
-        env = "OPERATING_NO_WEBHOOKS",
-        help_heading = "Webhooks",
-        conflicts_with = "ca_file"
-    )]
+    #[arg(long, env = "OPERATING_NO_WEBHOOKS", conflicts_with = "ca_file")]
     pub no_webhooks: bool,
     /// Omit, or remove, the permission to keep a certificate in Secret webhook-certs, for servers with
     /// --cert-dir
-    #[arg(
-        long,
-        env = "OPERATING_MOUNTED_CERTIFICATES",
-        help_heading = "Webhooks"
-    )]
+    #[arg(long, env = "OPERATING_MOUNTED_CERTIFICATES")]
     pub mounted_certificates: bool,
 }
 
@@ -426,6 +173,7 @@ pub struct UninstallArgs {
 
 /// Flags of `webhook-config`.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Webhooks")]
 pub struct WebhookConfigArgs {
     /// Webhooks.
     #[command(flatten)]
@@ -435,20 +183,18 @@ pub struct WebhookConfigArgs {
     pub features: FeatureArgs,
     /// Namespace of the server and its Service
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAME", default_value = super::install::names::NAMESPACE,
-          value_parser = namespace, help_heading = "Webhooks")]
+          value_parser = namespace)]
     pub namespace: String,
     /// PEM file of the CA of the webhooks
     #[arg(
         long,
         env = "OPERATING_CA_FILE",
         value_name = "FILE",
-        help_heading = "Webhooks",
         conflicts_with = "cert_manager"
     )]
     pub ca_file: Option<PathBuf>,
     /// Let cert-manager inject the CA of this Certificate
-    #[arg(long, env = "OPERATING_CERT_MANAGER", value_name = "NAMESPACE/NAME", value_parser = namespaced_name,
-          help_heading = "Webhooks")]
+    #[arg(long, env = "OPERATING_CERT_MANAGER", value_name = "NAMESPACE/NAME", value_parser = namespaced_name)]
     pub cert_manager: Option<String>,
 }
 

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::time::Duration;
+
 use clap::CommandFactory;
 
 use super::*;
@@ -43,13 +45,13 @@ fn install_and_address_flags_are_parsed() {
         "--leader-elect",
     ])
     .unwrap();
-    assert!(args.install && args.leader_elect);
-    assert_eq!(args.listen, "127.0.0.1:9443".parse().unwrap());
+    assert!(args.install && args.controllers.leader_elect);
+    assert_eq!(args.webhooks.listen, "127.0.0.1:9443".parse().unwrap());
     assert_eq!(
         args.endpoint.webhook_url.as_deref(),
         Some("https://localhost:9443")
     );
-    assert_eq!(args.request_timeout, Duration::from_secs(60));
+    assert_eq!(args.webhooks.request_timeout, Duration::from_secs(60));
 }
 
 #[test]

@@ -17,10 +17,8 @@ use crate::cluster::kind::WatchedKind;
 use crate::domain::pod::Pod;
 use crate::domain::rules::ignore_policy;
 
-/// The objects in the files.
 #[derive(Debug, Default)]
 pub struct InputObjects {
-    /// Rule objects.
     pub rules: Vec<PodTransitionRule>,
     /// Pods, as they are written in the file.
     pub pods: Vec<Value>,
@@ -241,7 +239,6 @@ impl InputObjects {
     }
 }
 
-/// A position in a file.
 #[derive(Clone, Debug)]
 struct FileLocation<'a> {
     file: String,

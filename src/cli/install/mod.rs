@@ -5,10 +5,10 @@
 //! calls the webhooks from then on.
 
 pub mod names;
-pub mod policies;
+pub(crate) mod policies;
 pub mod rbac;
-pub mod request;
-pub mod webhooks;
+pub(crate) mod request;
+pub(crate) mod webhooks;
 
 use std::fmt::Debug;
 use std::path::Path;

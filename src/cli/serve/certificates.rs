@@ -40,7 +40,7 @@ pub async fn start_certificates(
     path_guard: &Arc<PathGuard>,
     supervisor: &Supervisor,
 ) -> anyhow::Result<Option<SelfManagedCertificates>> {
-    if let Some(directory) = &args.cert_dir {
+    if let Some(directory) = &args.webhooks.cert_dir {
         let mut files = CertificateFiles::new(directory, Arc::clone(resolver));
         if !files.poll().await {
             let problem = resolver
@@ -85,7 +85,9 @@ pub async fn start_certificates(
 
 /// Whether the webhook paths get a secret segment.
 pub fn has_segments(args: &ServeArgs) -> bool {
-    args.cert_dir.is_none() && args.client_ca_file.is_none() && !args.plain_webhook_paths
+    args.webhooks.cert_dir.is_none()
+        && args.webhooks.client_ca_file.is_none()
+        && !args.webhooks.plain_webhook_paths
 }
 
 /// The CAs whose clients may call the server, reloaded when the file changes. `None` if everybody may call.
@@ -93,16 +95,16 @@ pub fn client_authorities(
     args: &ServeArgs,
     supervisor: &Supervisor,
 ) -> anyhow::Result<Option<Arc<ClientAuthorities>>> {
-    let Some(file) = &args.client_ca_file else {
+    let Some(file) = &args.webhooks.client_ca_file else {
         anyhow::ensure!(
-            args.trust_callers || !args.features.grace_delete(),
+            args.webhooks.trust_callers || !args.features.grace_delete(),
             "the feature gate GraceDeleteWebhook has Pods deleted on behalf of whoever calls the webhooks: give \
              --client-ca-file and --client-name, so that only API servers can call (docs/who-may-call.md), or \
              --trust-callers if nobody else reaches the port"
         );
         return Ok(None);
     };
-    let clients = ClientAuthorities::from_file(file.clone(), args.client_names.clone());
+    let clients = ClientAuthorities::from_file(file.clone(), args.webhooks.client_names.clone());
     let clients = clients.context("--client-ca-file")?;
     let keep =
         Arc::clone(&clients).reload_periodically(FILE_CHECK_INTERVAL, supervisor.stop().clone());
@@ -125,6 +127,6 @@ fn dns_names(args: &ServeArgs) -> Vec<String> {
         .as_ref()
         .and_then(|url| url.parse::<http::Uri>().ok());
     all.extend(host.and_then(|uri| uri.host().map(|h| h.trim_matches(['[', ']']).to_owned())));
-    all.extend(args.dns_names.iter().cloned());
+    all.extend(args.webhooks.dns_names.iter().cloned());
     all
 }

@@ -26,25 +26,18 @@ use crate::tasks::Supervisor;
 
 /// What the controllers need, and the metrics and signals by which others see them.
 pub struct ControllerParts<'a> {
-    /// The flags.
     pub args: &'a ServeArgs,
-    /// The Kubernetes client.
     pub client: &'a Client,
-    /// The caches.
     pub caches: &'a Caches,
-    /// Live reads of owners.
     pub owners: &'a Arc<LiveOwners>,
-    /// The ledgers.
     pub ledgers: &'a Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
     pub endpoint_caller: &'a Arc<EndpointCaller>,
-    /// The figures of the controllers.
     pub controller_stats: &'a Arc<ControllerStats>,
     /// Sends whether this replica is the leader.
     pub leading: watch::Sender<bool>,
     /// Cancelled when this replica begins to end.
     pub candidacy: CancellationToken,
-    /// Supervises the task.
     pub supervisor: &'a Supervisor,
 }
 
@@ -52,7 +45,7 @@ pub struct ControllerParts<'a> {
 pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
     let ControllerParts { args, client, .. } = parts;
     let events = EventRecorder::new_supervised(client.clone(), clock::now, parts.supervisor);
-    let tenure = match args.leader_elect {
+    let tenure = match args.controllers.leader_elect {
         true => Leadership::default(),
         false => Leadership::permanent(),
     };
@@ -67,8 +60,8 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         ledgers: Arc::clone(parts.ledgers),
         events: Arc::clone(&events),
         leadership: tenure.clone(),
-        request_timeout: args.request_timeout,
-        wait_notice: args.wait_notice,
+        request_timeout: args.webhooks.request_timeout,
+        wait_notice: args.controllers.wait_notice,
         blocked_deletions: Arc::default(),
         begun_pods: Arc::default(),
         blocked_lifecycles: Arc::default(),
@@ -79,9 +72,9 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         earliest: clock::earliest_now,
     });
     let (leading, controller_stats) = (parts.leading, Arc::clone(parts.controller_stats));
-    leading.send_replace(!args.leader_elect);
+    leading.send_replace(!args.controllers.leader_elect);
     let is_leading = leading.subscribe();
-    let candidate = args.leader_elect.then(|| {
+    let candidate = args.controllers.leader_elect.then(|| {
         let identity = format!("{}_{:016x}", replica_identity(args), rand::random::<u64>());
         let namespace = &args.cluster.namespace;
         let tells = (leading.clone(), tenure);
@@ -116,7 +109,8 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
 
 /// Name of this replica, for people. The caller makes it unique.
 fn replica_identity(args: &ServeArgs) -> String {
-    args.identity
+    args.controllers
+        .identity
         .clone()
         .unwrap_or_else(|| format!("operating-{}", std::process::id()))
 }

@@ -39,12 +39,11 @@ pub(super) struct Listening {
 impl Listeners {
     pub async fn bind(args: &ServeArgs) -> anyhow::Result<Listeners> {
         Ok(Listeners {
-            webhooks: bind_listener("--listen", args.listen).await?,
-            metrics: bind_listener("--metrics-listen", args.metrics_listen).await?,
+            webhooks: bind_listener("--listen", args.webhooks.listen).await?,
+            metrics: bind_listener("--metrics-listen", args.telemetry.metrics_listen).await?,
         })
     }
 
-    /// Starts to serve.
     pub fn start(self, replica: &Replica, limits: &Limits) -> anyhow::Result<Listening> {
         let (shutdown, probes_shutdown) = (Shutdown::default(), Shutdown::default());
         let address = self.webhooks.local_addr()?;
@@ -91,7 +90,7 @@ impl Listeners {
             probes: supervise_listener(supervisor, "the metrics listener", probes),
             probes_shutdown,
         };
-        info!(%address, metrics = %replica.args.metrics_listen, "serving");
+        info!(%address, metrics = %replica.args.telemetry.metrics_listen, "serving");
         Ok(listening)
     }
 }

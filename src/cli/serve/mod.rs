@@ -23,11 +23,11 @@ use replica::Replica;
 /// # Errors
 /// What could not be set up, the error of the failed task, or that etcd was restored.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
-    let format = match args.log_format {
+    let format = match args.telemetry.log_format {
         LogFormat::Text => logs::LogLineFormat::Text,
         LogFormat::Json => logs::LogLineFormat::Json,
     };
-    logs::init_logging(format, &args.log)?;
+    logs::init_logging(format, &args.telemetry.log)?;
     let stop = CancellationToken::new();
     let _stop_all = stop.clone().drop_guard();
     let replica = Replica::build(args, Supervisor::new(stop)).await?;

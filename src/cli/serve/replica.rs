@@ -87,7 +87,7 @@ impl Replica {
             certificates::start_certificates(&args, &client, &resolver, &path_guard, &supervisor)
                 .await?;
 
-        let skips = match args.ignore_skip_annotations {
+        let skips = match args.webhooks.ignore_skip_annotations {
             true => SkipAnnotation::Ignored,
             false => SkipAnnotation::Honoured,
         };
@@ -179,12 +179,12 @@ impl Replica {
     fn limits(&self) -> Limits {
         let args = &self.args;
         Limits {
-            connections: to_usize(args.max_connections),
-            unproven: to_usize(args.max_unproven_connections),
-            unproven_per_address: to_usize(args.max_unproven_per_address),
-            body_bytes: to_usize(args.max_review_bytes),
-            lame_duck: args.lame_duck,
-            drain: args.drain_timeout,
+            connections: to_usize(args.webhooks.max_connections),
+            unproven: to_usize(args.webhooks.max_unproven_connections),
+            unproven_per_address: to_usize(args.webhooks.max_unproven_per_address),
+            body_bytes: to_usize(args.webhooks.max_review_bytes),
+            lame_duck: args.webhooks.lame_duck,
+            drain: args.webhooks.drain_timeout,
             ..Limits::default()
         }
     }
@@ -204,11 +204,11 @@ impl Replica {
             ledgers: Arc::clone(&self.ledgers),
             events: EventRecorder::new_supervised(client.clone(), clock::now, &self.supervisor),
             settings: AdmissionSettings {
-                request_timeout: args.request_timeout,
+                request_timeout: args.webhooks.request_timeout,
                 grace_delete: args.features.grace_delete(),
-                max_rules: args.max_rules_per_namespace,
+                max_rules: args.webhooks.max_rules_per_namespace,
                 collasets: args.features.collasets(),
-                collaset_bytes: to_usize(args.max_collaset_bytes),
+                collaset_bytes: to_usize(args.webhooks.max_collaset_bytes),
                 endpoints: self.endpoint_networks.clone(),
             },
             now: clock::now,
@@ -260,9 +260,9 @@ async fn endpoint_address_policy(args: &ServeArgs) -> anyhow::Result<AddressPoli
     let service = std::env::var("KUBERNETES_SERVICE_HOST").ok();
     let api_server = ApiServer::new(named.into_iter().chain(service));
     let networks = EndpointNetworks {
-        allowed: args.endpoint_allow_cidrs.clone(),
-        denied: args.endpoint_deny_cidrs.clone(),
-        link_local: args.allow_link_local_endpoints,
+        allowed: args.controllers.endpoint_allow_cidrs.clone(),
+        denied: args.controllers.endpoint_deny_cidrs.clone(),
+        link_local: args.controllers.allow_link_local_endpoints,
         api_server: api_server.literal_addresses(),
     };
     Ok(AddressPolicy {

@@ -30,7 +30,6 @@ const MAX_CONTROLLER_STALL: Duration = Duration::from_secs(900);
 /// How long locks, the runtime and controllers may stall before the process should be restarted.
 const RESTART_AFTER: Duration = Duration::from_secs(60);
 
-/// Starts the watchdog.
 pub fn start_watchdog(
     caches: &Caches,
     ledgers: &Arc<Ledgers<RuleStore>>,

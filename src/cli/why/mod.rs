@@ -2,7 +2,7 @@
 //! user.
 
 mod api_reads;
-pub mod budget;
+pub(crate) mod budget;
 mod collect;
 mod follow_mode;
 mod pod_context;

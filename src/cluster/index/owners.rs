@@ -124,7 +124,6 @@ impl Index {
 }
 
 impl IndexState {
-    /// Drops all namespaces that are unused.
     pub(super) fn drop_unused_namespaces(&mut self) {
         self.namespaces
             .retain(|_, namespace_index| !namespace_index.is_unused());

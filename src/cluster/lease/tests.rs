@@ -4,6 +4,7 @@
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use testbed::api::{FakeApi, Refusal};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -60,6 +61,17 @@ impl Candidate {
             .await
             .unwrap()
             .unwrap();
+    }
+
+    /// Starts a leader and stops it. Its controllers end when the sender is used.
+    async fn stopped_while_controllers_work(api: &FakeApi) -> (Candidate, oneshot::Sender<()>) {
+        let (end, ended) = oneshot::channel();
+        let ended = async { drop(ended.await) };
+        let mut candidate = Candidate::start_with_controllers(api, "a", ended);
+        candidate.wait_until_leading(true).await;
+        candidate.stop.cancel();
+        candidate.wait_until_leading(false).await;
+        (candidate, end)
     }
 
     async fn stop(self) {
@@ -470,12 +482,7 @@ async fn lease_taken_while_the_replica_begins_to_end_is_released() {
 #[tokio::test(start_paused = true)]
 async fn lease_is_released_after_the_controllers_ended() {
     let api = FakeApi::default();
-    let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let ended = async { drop(ended.await) };
-    let mut candidate = Candidate::start_with_controllers(&api, "a", ended);
-    candidate.wait_until_leading(true).await;
-    candidate.stop.cancel();
-    candidate.wait_until_leading(false).await;
+    let (candidate, end) = Candidate::stopped_while_controllers_work(&api).await;
     tokio::time::sleep(DRAIN_TIMEOUT / 2).await;
     assert_eq!(stored_spec(&api)["holderIdentity"], "a");
     end.send(()).unwrap();
@@ -496,12 +503,7 @@ async fn lease_of_working_controllers_is_left_to_expire() {
 #[tokio::test(start_paused = true)]
 async fn stopped_leader_leaves_the_lease_of_another() {
     let api = FakeApi::default();
-    let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let ended = async { drop(ended.await) };
-    let mut candidate = Candidate::start_with_controllers(&api, "a", ended);
-    candidate.wait_until_leading(true).await;
-    candidate.stop.cancel();
-    candidate.wait_until_leading(false).await;
+    let (candidate, end) = Candidate::stopped_while_controllers_work(&api).await;
     put_lease(&api, "b", Timestamp::now());
     end.send(()).unwrap();
     candidate.election.await.unwrap();

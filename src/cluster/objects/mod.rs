@@ -2,10 +2,10 @@
 //! ControllerRevisions, PersistentVolumeClaims and ResourceContexts. Each kind has one watch. Admission does not use
 //! these caches.
 
-pub mod cache_positions;
+pub(crate) mod cache_positions;
 mod cached_kind;
 pub mod object_cache;
-pub mod object_requests;
+pub(crate) mod object_requests;
 
 use crate::api::collaset::CollaSet;
 use crate::domain::collaset::observed::{InstancePool, Pvc, Revision, pool_name};

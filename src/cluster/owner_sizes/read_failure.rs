@@ -40,7 +40,6 @@ impl Remedy {
 pub(super) struct ReadFailure {
     /// The cause as a clause.
     pub cause: String,
-    /// What to do.
     pub remedy: Remedy,
 }
 

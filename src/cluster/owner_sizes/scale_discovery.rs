@@ -22,7 +22,6 @@ const NO_SCALE_TTL: Duration = Duration::from_secs(1);
 pub(super) struct Resource {
     /// The plural in the path of the resource.
     pub plural: String,
-    /// Whether the resource is namespaced.
     pub namespaced: bool,
     /// Whether the resource has the subresource `scale`.
     pub scale: bool,

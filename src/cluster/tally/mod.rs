@@ -147,7 +147,6 @@ impl Tally {
         self.unavailable.iter()
     }
 
-    /// Adds a Pod to the counts.
     pub fn add_pod(&mut self, rules: &RuleSet, pod: &Arc<Pod>, workloads: &Workloads) {
         self.change_pod(rules, pod, workloads, true);
     }

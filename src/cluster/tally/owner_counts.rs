@@ -104,12 +104,10 @@ struct RootAssessment {
 }
 
 impl OwnerCounts {
-    /// The expected Pods of all owners.
     pub fn expected_total(&self) -> ExpectedSum {
         self.total
     }
 
-    /// The UIDs of all direct owners.
     pub fn direct_owners(&self) -> impl Iterator<Item = &Uid> {
         self.direct.keys()
     }

@@ -67,21 +67,9 @@ fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload
         ("kusionstack.io/control".to_owned(), "true".to_owned()),
     ];
     Workload {
-        kind: WatchedKind::ReplicaSet,
-        name: String::new(),
-        version: 0,
-        replicas: Some(replicas.into()),
         controller: controller.cloned().map(Arc::new),
-        selector: None,
         template_labels: managed.then(|| labels.into_iter().collect()),
-        template_labels_dropped: false,
-        rolling: false,
-        keeps_old: false,
-        recreates: false,
-        paused: false,
-        created: None,
-        pods_seen: 0,
-        revision: 0,
+        ..Workload::replica_set("", 0, replicas.into())
     }
 }
 

@@ -6,7 +6,6 @@ use crate::cluster::caches::Caches;
 use crate::cluster::watch::{UnreadableObjects, WatchSink};
 use crate::domain::disruptionbudget::DisruptionBudget;
 
-/// The sink of PodDisruptionBudgets.
 pub(super) struct DisruptionBudgetSink(pub(super) Caches);
 
 impl WatchSink<DisruptionBudget> for DisruptionBudgetSink {

@@ -5,7 +5,6 @@ use crate::cluster::index::NamespaceFacts;
 use crate::cluster::owner_sizes::workload_json::WorkloadObject;
 use crate::cluster::watch::{UnreadableObjects, WatchSink};
 
-/// The sink of namespaces.
 pub(crate) struct NamespaceSink(pub(crate) Caches);
 
 impl WatchSink<NamespaceFacts> for NamespaceSink {

@@ -8,7 +8,6 @@ use crate::cluster::caches::Caches;
 use crate::cluster::watch::{UnreadableObjects, WatchSink};
 use crate::domain::rules::ignore_policy;
 
-/// The sink of PodTransitionRules.
 pub(crate) struct RuleSink(pub(crate) Caches);
 
 impl WatchSink<PodTransitionRule> for RuleSink {

@@ -41,7 +41,6 @@ impl<K: QueueKey> FairQueue<K> {
         self.free = workers;
     }
 
-    /// Adds a waiting key.
     pub fn push(&mut self, key: K) {
         let namespace = key.namespace();
         self.len += 1;
@@ -90,7 +89,6 @@ impl<K: QueueKey> FairQueue<K> {
         self.len
     }
 
-    /// Whether no key waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -62,7 +62,6 @@ impl QueueCounters {
     }
 }
 
-/// A key of a queue.
 pub trait QueueKey: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static {
     /// The namespace that the key belongs to. Namespaces share the workers.
     fn namespace(&self) -> &str;

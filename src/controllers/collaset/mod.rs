@@ -50,7 +50,6 @@ use crate::domain::collaset::planner;
 use crate::ledger::store::LedgerStore;
 use reconcile_state::ReconcileState;
 
-/// The CollaSet controller.
 pub struct CollaSetController {
     context: Arc<ControllerContext>,
     states: Mutex<HashMap<CollaSetName, Arc<ReconcileState>>>,
@@ -80,7 +79,6 @@ impl CollaSetController {
         })
     }
 
-    /// Reconciles one CollaSet.
     pub async fn reconcile(&self, name: CollaSetName) -> ReconcileOutcome {
         if !self.context.collasets {
             return ReconcileOutcome::Done;

@@ -33,7 +33,6 @@ pub enum RefusalKey {
     LiveRead,
     /// A write of the ResourceContext.
     Pool,
-    /// A write of the status.
     Status,
     /// The removal of the finalizer.
     Finalizer,
@@ -68,7 +67,6 @@ pub enum BatchKind {
     RevisionWrites,
     /// Changes of PVCs.
     PvcWrites,
-    /// Creations of PVCs.
     PvcCreations,
     /// Writes of Pods, including deletions.
     PodWrites,
@@ -76,7 +74,6 @@ pub enum BatchKind {
     PodChanges,
     /// Updates that begin with a dry run.
     PodDryRuns,
-    /// Creations of Pods.
     PodCreations,
 }
 

@@ -189,7 +189,6 @@ fn has_object_name(status: &Status) -> bool {
     details.is_some_and(|details| !details.name.is_empty())
 }
 
-/// The outcome of many requests.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BatchOutcome {
     /// The most severe failure; if several are equal, the failure of the first request.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Number of all permits.
 const MAX_CALL_PERMITS: usize = 32;
 
 /// A namespace gets another permit while more than this many times its own permits are free. Therefore a namespace
@@ -31,7 +30,6 @@ pub struct PermitKey {
     pub endpoint: String,
 }
 
-/// All permits.
 #[derive(Debug, Default)]
 pub struct CallPermits(Mutex<PermitState>);
 

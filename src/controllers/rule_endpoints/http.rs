@@ -48,7 +48,6 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 /// An answer with a status 2xx.
 #[derive(Debug)]
 pub struct HttpAnswer {
-    /// The body.
     pub body: Bytes,
     /// The problem with the rule's `caBundle`, if the endpoint is trusted all the same.
     pub warning: Option<String>,

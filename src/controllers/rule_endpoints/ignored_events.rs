@@ -12,7 +12,6 @@ use crate::ledger::store::{RuleKey, Uid};
 /// Maximum number of Pods that get an Event at a time. The Event about the rule object covers all.
 const MAX_EVENT_PODS: usize = 10;
 
-/// Reason of the Events.
 const EVENT_REASON: &str = "PassedByIgnore";
 
 /// Counts the operations, and records Events about the rule object and the Pods.

@@ -28,7 +28,6 @@ pub struct AskOutcome {
     pub answer: Option<Result<EndpointAnswer<EndpointResponse>, String>>,
 }
 
-/// The answer of an endpoint.
 pub struct EndpointAnswer<T> {
     /// The parsed answer.
     pub answer: T,
@@ -112,7 +111,6 @@ pub async fn ask_endpoint(
     outcome
 }
 
-/// Polls a task.
 pub async fn poll_task(
     context: &ControllerContext,
     call: &EndpointCall,

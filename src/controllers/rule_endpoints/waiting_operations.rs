@@ -34,7 +34,6 @@ pub struct WaitingSnapshot {
     rule_sets: Vec<Arc<RuleSet>>,
 }
 
-/// A Pod that waits.
 struct WaitingPod {
     pod: Arc<Pod>,
     /// Its operations that have passed the earlier webhook rules of the object.

@@ -129,7 +129,6 @@ impl RuleController {
         self.retries.begin_term(&self.context, stop).await;
     }
 
-    /// Reconciles one rule object.
     pub async fn reconcile(&self, name: RuleObjectName) -> ReconcileOutcome {
         let key = {
             let state = self.context.index.read_state();

@@ -123,7 +123,6 @@ fn owning_deployment<'a>(
 /// new ReplicaSet gets no Pods, and the budget never gets headroom.
 #[derive(Debug)]
 pub struct StuckScaleDown<'a> {
-    /// The Deployment.
     pub deployment: &'a Workload,
     /// The other old ReplicaSet; if there are several, the first by name.
     pub failing: &'a Workload,

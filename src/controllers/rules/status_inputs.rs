@@ -31,7 +31,6 @@ const LISTING_INTERVALS: [Duration; 3] = [
     Duration::from_secs(300),
 ];
 
-/// Timeout of one list.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The results of earlier runs, by UID of the rule object.
@@ -181,7 +180,6 @@ impl CachedSelection {
     }
 }
 
-/// Whether a list is due now.
 fn is_listing_due(last: Option<(Instant, usize)>, now: Instant) -> bool {
     let Some((time, count)) = last else {
         return true;

@@ -22,7 +22,6 @@ const REST_AFTER_PANIC: Duration = Duration::from_secs(1);
 /// The Pod or rule object that asks for a round, and is enqueued after the next round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Requester {
-    /// A Pod, by UID.
     Pod(Uid),
     /// A rule object, by name.
     Rule(String),
@@ -31,7 +30,6 @@ pub enum Requester {
 /// The known round of a namespace.
 #[derive(Clone, Debug)]
 pub enum RoundLookup {
-    /// The round is up to date.
     Fresh(Arc<Round>),
     /// Something may have changed since the round. Unless the round already lets the requester go, the requester is
     /// enqueued after the next round.
@@ -40,11 +38,9 @@ pub enum RoundLookup {
     Pending,
 }
 
-/// The rounds by namespace.
 #[derive(Debug, Default)]
 pub struct Rounds(Mutex<HashMap<String, NamespaceRounds>>);
 
-/// The rounds of one namespace.
 #[derive(Debug, Default)]
 struct NamespaceRounds {
     round: Arc<Round>,

@@ -97,36 +97,6 @@ fn annotate_min_ready(set: &CollaSet, metadata: &mut Map<String, Value>) {
     }
 }
 
-/// Returns a Pod as the set would create it, without the parts that are only known later. The server creates it as a
-/// dry run to learn whether the API server accepts the template. Volume claim templates become volumes, because
-/// containers may mount them.
-pub fn probe_pod(set: &CollaSet) -> Value {
-    let template = &set.spec.template;
-    let mut metadata = pod_metadata(template);
-    metadata.insert(
-        "generateName".to_owned(),
-        format!("{}-", set_name(set)).into(),
-    );
-    let labels = template_labels(template);
-    if !labels.is_empty() {
-        metadata.insert("labels".to_owned(), labels.into());
-    }
-    let mut spec = template
-        .get("spec")
-        .filter(|s| s.is_object())
-        .cloned()
-        .unwrap_or_else(|| json!({}));
-    for template in &set.spec.volume_claim_templates {
-        mount_pvc(
-            &mut spec,
-            pvc_template_name(template),
-            pvc_template_name(template),
-        );
-    }
-    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec })
-}
-
-/// The controller reference to a set.
 pub fn controller_reference(set: &CollaSet) -> Value {
     json!({
         "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
@@ -331,25 +301,5 @@ mod tests {
             pod_manifest(&set, &broken, 4, true, &none, &none, 1).unwrap_err(),
             "ControllerRevision web-r0: spec.template is missing"
         );
-    }
-
-    #[test]
-    fn a_probe_has_nothing_that_is_known_later() {
-        let probe = probe_pod(&set("PersistentSequence"));
-        assert_eq!(probe["metadata"]["generateName"], "web-");
-        assert_eq!(
-            probe["metadata"]["labels"],
-            json!({ "app": "web", "controller-revision-hash": "mine" })
-        );
-        assert_eq!(probe["metadata"].get("ownerReferences"), None);
-        assert_eq!(
-            probe["spec"]["volumes"][2],
-            json!({ "name": "data", "persistentVolumeClaim": { "claimName": "data" } })
-        );
-        assert_eq!(
-            probe["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"],
-            "logs"
-        );
-        assert_eq!(super::probe_pod(&CollaSet::default())["spec"], json!({}));
     }
 }

@@ -32,7 +32,6 @@ pub struct Draft {
     pub pvcs: Vec<PvcChange>,
     /// ControllerRevisions that a set releases because it is deleted without its Pods.
     pub released: Vec<Arc<Revision>>,
-    /// Events about the set.
     pub events: Vec<SetEvent>,
     /// Events about commands to the rollout, sent once the status records the command.
     pub events_after_status: Vec<SetEvent>,

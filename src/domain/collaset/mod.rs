@@ -30,7 +30,7 @@
 //! | `status` | counts and conditions |
 
 pub mod api_refusals;
-pub mod construct;
+pub(crate) mod construct;
 pub mod core_v1;
 mod draft;
 mod duplicates;
@@ -44,16 +44,16 @@ mod pairs;
 pub mod plan;
 pub mod planner;
 mod pool;
-pub mod pool_write_failure;
+pub(crate) mod pool_write_failure;
 pub mod pvcs;
 mod reclaim;
-pub mod revision;
+pub(crate) mod revision;
 mod rollout;
 mod scaling;
 mod set_facts;
 mod set_operations;
-pub mod status;
-pub mod strategy;
+pub(crate) mod status;
+pub(crate) mod strategy;
 mod update;
 
 pub use inclusion::has_name_of_set;

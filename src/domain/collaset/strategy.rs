@@ -39,7 +39,6 @@ pub enum ResolvedStep {
     Pause(Option<u64>),
 }
 
-/// The resolved spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedStrategy {
     /// Number of wanted Pods.

@@ -8,9 +8,7 @@ use super::RuleObject;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetRow {
-    /// Namespace of the object.
     pub namespace: String,
-    /// Name of the object.
     pub name: String,
     /// Whether the object limits how many Pods are unavailable: it has a rule with an `availablePolicy`.
     pub limited: bool,

@@ -13,17 +13,17 @@
 //! | `budget` | the gauges of rule objects, the tightest first |
 //! | `wait_notices` | which waits cause an Event |
 
-pub mod budget;
-pub mod deletion_path;
+pub(crate) mod budget;
+pub(crate) mod deletion_path;
 pub mod facts;
 mod operations;
 mod owner;
-pub mod pod_context;
+pub(crate) mod pod_context;
 mod rules;
 mod summary;
 #[cfg(test)]
 mod tests;
-pub mod wait_notices;
+pub(crate) mod wait_notices;
 
 use std::sync::Arc;
 

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::api::keys::{self, Family};
 use crate::api::podtransitionrule::{Kind, PodTransitionRuleStatus, Rule as Written};
+use crate::domain::budget_holders::order_holders;
 use crate::domain::collaset::deletes_its_pods;
 use crate::domain::inplace;
 use crate::domain::lifecycle::{Phase, is_held_offline, stored_phases};
@@ -528,11 +529,7 @@ fn budget_holders(
             })
         });
     let mut holders: Vec<HolderFacts> = claimed.chain(unavailable).collect();
-    holders.sort_by(|a, b| {
-        (a.since.is_none(), a.since, &a.pod).cmp(&(b.since.is_none(), b.since, &b.pod))
-    });
-    let mut names = std::collections::BTreeSet::new();
-    holders.retain(|holder| names.insert(holder.pod.clone()));
+    order_holders(&mut holders, |holder| (holder.since, &holder.pod));
     holders
 }
 

@@ -23,8 +23,8 @@
 mod expected_finalizers;
 mod label_name;
 mod lifecycle_write;
-pub mod manual_label;
-pub mod min_ready;
+pub(crate) mod manual_label;
+pub(crate) mod min_ready;
 mod next_step;
 mod operation;
 pub mod operator;
@@ -32,7 +32,7 @@ mod patch;
 mod phase;
 mod restart_record;
 pub mod restarts;
-pub mod service_obstacles;
+pub(crate) mod service_obstacles;
 mod user_labels;
 mod validate;
 

@@ -412,7 +412,6 @@ mod tests {
         assert!(!recorded.covers_restarts(&inplace::in_place_restart(&changed, &resized).unwrap()));
     }
 
-    /// An available Pod.
     fn available() -> Pod {
         let mut pod = pod("a:1", "run-1", "a:1");
         let label = (keys::SERVICE_AVAILABLE.to_owned(), "1".to_owned());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::interner::Shared;
+pub use super::interner::Shared;
 use crate::api::keys;
 use container::BROKEN_REASONS;
 pub use container::{Container, ContainerStatus, ResizePolicy, Resources, WaitingState};

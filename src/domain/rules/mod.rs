@@ -1,20 +1,44 @@
 //! Compiled PodTransitionRules: which rules apply to a Pod, and what each rule demands.
+//!
+//! # Example
+//!
+//! How many of ten Pods must stay available:
+//!
+//! ```
+//! use operating::api::podtransitionrule::PodTransitionRule;
+//! use operating::domain::rules::RuleSet;
+//!
+//! let text = "
+//! metadata: { name: web, namespace: shop }
+//! spec:
+//!   selector: { matchLabels: { app: web } }
+//!   rules:
+//!     - name: availability
+//!       availablePolicy: { maxUnavailableValue: 25% }
+//! ";
+//! let object: PodTransitionRule = serde_norway::from_str(text)?;
+//! let rules = RuleSet::compile(&object);
+//! let desired: Vec<u32> = rules.availability_limits().map(|limits| limits.desired(10)).collect();
+//! // 25% of ten Pods is rounded up: three Pods may be unavailable.
+//! assert_eq!(desired, [7]);
+//! # Ok::<(), serde_norway::Error>(())
+//! ```
 
-pub mod budget;
+pub(crate) mod budget;
 mod compile;
 pub mod conditions;
-pub mod endpoints;
+pub(crate) mod endpoints;
 pub mod enforcement;
-pub mod ignore_policy;
+pub(crate) mod ignore_policy;
 pub mod registration;
-pub mod rollouts;
-pub mod stage;
+pub(crate) mod rollouts;
+pub(crate) mod stage;
 pub mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use budget::{AvailabilityLimits, ExpectedPods};
+pub use budget::{AvailabilityLimits, BindingMinimum, ExpectedPods};
 pub use webhook::CompiledWebhook;
 
 pub use super::lifecycle::Stage;

@@ -60,11 +60,8 @@ pub fn owner_sentence<'a>(message: &'a str, owner: &str) -> Option<&'a str> {
 /// An owner whose rollout can't end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldRollout {
-    /// Kind of the owner.
     pub kind: &'static str,
-    /// Name of the owner.
     pub name: String,
-    /// The cause.
     pub cause: RolloutHeldCause,
     /// Whether the rollout is held now. If false, the next rollout will be held.
     pub held_now: bool,

@@ -41,7 +41,6 @@ enum BatchError {
 enum CommandOutcome {
     /// A claim was given or refused.
     Answered(Result<ClaimAnswer, Denied>),
-    /// A claim was released.
     Released,
     /// There is no result to report.
     Done,

@@ -1,9 +1,8 @@
 //! Names the Pods that use up a budget, for the message of a denial.
 
-use std::collections::BTreeSet;
-
 use super::Ledgers;
 use super::answer::{AwaitedRestart, Denied, DenyReason};
+use crate::domain::budget_holders::order_holders;
 use crate::domain::pending_disruption::PendingDisruption;
 use crate::ledger::protocol::ClaimOperation;
 use crate::ledger::store::{LedgerStore, RuleKey};
@@ -58,9 +57,7 @@ impl<S: LedgerStore> Ledgers<S> {
         let mut all: Vec<_> = claimed
             .chain(self.store.unavailable_pods(&base.rules, 3))
             .collect();
-        all.sort_by(|a, b| (a.1.is_none(), a.1, &a.0).cmp(&(b.1.is_none(), b.1, &b.0)));
-        let mut named = BTreeSet::new();
-        all.retain(|(name, _)| named.insert(name.clone()));
+        order_holders(&mut all, |(pod, since)| (*since, pod));
         all.truncate(3);
         *holders = all;
     }

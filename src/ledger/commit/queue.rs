@@ -214,7 +214,6 @@ impl<S: LedgerStore> Ledgers<S> {
 }
 
 impl LedgerCommand {
-    /// Whether this command takes a claim.
     pub fn is_claim(&self) -> bool {
         matches!(self, LedgerCommand::Claim { .. })
     }

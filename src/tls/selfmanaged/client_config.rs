@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use super::segments;
 
-/// The entries of a webhook configuration.
 pub fn webhook_entries(configuration: &DynamicObject) -> impl Iterator<Item = &Value> {
     let entries = configuration.data.get("webhooks").and_then(Value::as_array);
     entries.into_iter().flatten()

@@ -16,13 +16,13 @@ pub use self::renewal::{RenewalPolicy, RenewalStep, next_step};
 pub use self::request::SyncError;
 pub use self::sync::{SelfManaged, SyncTarget};
 
-pub mod client_config;
+pub(crate) mod client_config;
 mod issue;
 mod material;
 mod names;
 mod renewal;
 mod request;
-pub mod segments;
+pub(crate) mod segments;
 mod sync;
 #[cfg(test)]
 mod tests;

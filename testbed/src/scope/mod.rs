@@ -281,3 +281,14 @@ pub fn refusal<T: std::fmt::Debug>(outcome: kube::Result<T>) -> Status {
         other => panic!("a refusal by the API server, not {other:?}"),
     }
 }
+
+/// The Status of a refusal by a used-up budget. Panics if the message does not have these figures.
+pub fn budget_refusal<T: std::fmt::Debug>(outcome: kube::Result<T>, figures: &str) -> Status {
+    let status = refusal(outcome);
+    let is_held = status.code == 429 && status.reason == "TooManyRequests";
+    assert!(
+        is_held && status.message.contains(figures),
+        "{figures}, not {status:?}"
+    );
+    status
+}

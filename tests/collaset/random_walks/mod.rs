@@ -1,9 +1,7 @@
 //! Random walks: random actions and refused writes hit sets while the server's replicas die. Nothing may be lost or
 //! reported wrongly at any moment, and sets that are left alone must settle as their specs say.
 //!
-//! `WALK_SEED=…` repeats the choices of a walk (each walk prints its seed; `WALKS=1` runs the walk alone). `WALKS=…`
-//! sets the number of concurrent walks. With `WALK_MINUTES=30` each of them is followed by further walks until the time
-//! is over.
+//! `WALK_SEED`, `WALKS` and `WALK_MINUTES` choose the walks: see [`testbed::walks::Walks`].
 //!
 //! | File | Content |
 //! |---|---|
@@ -18,11 +16,9 @@ mod rewriting;
 mod world;
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{join, join_all};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
@@ -37,6 +33,7 @@ use acts::{Act, REPLICAS, draw};
 use judge::{History, judge};
 use testbed::observer::Observer;
 use testbed::scope::availability;
+use testbed::walks::Walks;
 use testbed::{Bed, wait};
 use world::World;
 
@@ -171,72 +168,16 @@ async fn assert_revisions(set: &Set<'_>, rest: &Rest) {
     );
 }
 
-/// Kills the leader and other replicas without warning, and starts them again: every few seconds at first, then less
-/// often, at least three times, and until `over`.
-async fn kill_replicas(bed: &Bed, seed: u64, over: impl Fn() -> bool) {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let mut round = 0;
-    while round < 3 || !over() {
-        let pause = match round {
-            0..3 => rng.random_range(2000..6000),
-            _ => rng.random_range(20_000..60_000),
-        };
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-        let victim = match round % 3 {
-            1 => rng.random_range(0..3),
-            _ => bed.leader().await,
-        };
-        bed.kill(victim).await;
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        bed.restart(victim).await;
-        round += 1;
-    }
-}
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_changes_to_sets_settle_while_replicas_die() {
-    let seed = variable("WALK_SEED").unwrap_or_else(rand::random);
-    let places = variable("WALKS").unwrap_or(3);
-    let (begun, minutes) = (Instant::now(), variable("WALK_MINUTES").unwrap_or(0));
-    let over = || begun.elapsed() >= Duration::from_secs(60 * minutes);
-    // Claims of a dead replica lapse early.
-    let bed = Bed::with_request_timeout(Duration::from_secs(20)).await;
-    let (next, walks, acts) = (
-        AtomicU64::new(seed),
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-    );
-    let bad = parking_lot::Mutex::new(Vec::new());
-    let place = async || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            match AssertUnwindSafe(walk(&bed, seed)).catch_unwind().await {
-                Ok(done) => {
-                    walks.fetch_add(1, Ordering::Relaxed);
-                    acts.fetch_add(done, Ordering::Relaxed);
-                }
-                Err(_) => {
-                    println!("VIOLATION in the walk WALK_SEED={seed} WALKS=1");
-                    bad.lock().push(seed);
-                }
-            }
-            if over() {
-                return;
-            }
-        }
+    let walks = Walks {
+        places: 3,
+        kills: 3,
+        pause: |_, kill| match kill {
+            0..3 => 2_000..6_000,
+            _ => 20_000..60_000,
+        },
     };
-    let places = (0..places).map(|_| place());
-    join(join_all(places), kill_replicas(&bed, seed, over)).await;
-    bed.assert_all_run().await;
-    println!(
-        "from WALK_SEED={seed}: {} walks with {} acts without violation",
-        walks.load(Ordering::Relaxed),
-        acts.load(Ordering::Relaxed)
-    );
-    let bad = bad.into_inner();
-    assert!(bad.is_empty(), "violations in the walks of seeds {bad:?}");
+    let acts: usize = walks.run(walk).await.into_iter().sum();
+    println!("{acts} acts");
 }

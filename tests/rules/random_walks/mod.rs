@@ -1,9 +1,7 @@
 //! Random walks: rules change and endpoints answer at random while the server's replicas die. No operation may continue
 //! without the approval of every endpoint that it waits for, and at the end no operation may wait forever.
 //!
-//! `WALK_SEED=…` repeats the choices of a walk (each walk prints its seed; `WALKS=1` runs the walk alone). `WALKS=…`
-//! sets the number of concurrent walks. With `WALK_MINUTES=30` each of them is followed by further walks until the time
-//! is over.
+//! `WALK_SEED`, `WALKS` and `WALK_MINUTES` choose the walks: see [`testbed::walks::Walks`].
 //!
 //! | File | Content |
 //! |---|---|
@@ -21,15 +19,15 @@ mod history;
 mod judge;
 mod world;
 
+use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use futures::future::{join, join_all};
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::podtransitionrule::PodTransitionRule;
-use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
@@ -40,6 +38,7 @@ use history::{History, ObjectVersion, PodVersion};
 use judge::judge;
 use testbed::endpoint::now;
 use testbed::observer::{Change, Observer};
+use testbed::walks::Walks;
 use testbed::{Bed, wait};
 use world::World;
 
@@ -68,10 +67,8 @@ fn choose(seed: u64) -> Plan {
     }
 }
 
-/// The outcome of walks.
-#[derive(Clone, Copy, Debug, Default)]
+/// What came of a walk.
 struct Sum {
-    walks: usize,
     acts: usize,
     grants: usize,
     judged: usize,
@@ -135,7 +132,6 @@ async fn walk(bed: &Bed, seed: u64) -> Sum {
     }
     assert!(stuck.is_empty() && verdict.violations.is_empty());
     Sum {
-        walks: 1,
         acts: world.done,
         grants: verdict.grants,
         judged: verdict.judged,
@@ -187,77 +183,29 @@ fn history_of(
     }
 }
 
-/// Kills the leader and other replicas without warning, and starts them again, until `over` and at least once. The seed
-/// decides whether this happens every few seconds, or so rarely that no later leader corrects what an earlier leader
-/// forgot.
-async fn kill_replicas(bed: &Bed, seed: u64, over: impl Fn() -> bool) {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let (mut round, calm) = (0, rng.random_bool(0.5));
-    while round < 1 || !over() {
-        let pause = match round {
-            0 => rng.random_range(3000..6000),
-            _ if calm => rng.random_range(100_000..250_000),
-            _ => rng.random_range(6_000..25_000),
-        };
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-        let victim = match round % 3 {
-            1 => rng.random_range(0..3),
-            _ => bed.leader().await,
-        };
-        bed.kill(victim).await;
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        bed.restart(victim).await;
-        round += 1;
+/// Replicas die every few seconds, or, by the seed, so rarely that what a leader forgets to do is not made up for by the
+/// next leader.
+fn pause_before_kill(seed: u64, kill: usize) -> Range<u64> {
+    let is_calm = seed.is_multiple_of(2);
+    match kill {
+        0 => 3_000..6_000,
+        _ if is_calm => 100_000..250_000,
+        _ => 6_000..25_000,
     }
-}
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_pod_operates_unapproved_or_waits_forever() {
-    let seed = variable("WALK_SEED").unwrap_or_else(rand::random);
-    let places = variable("WALKS").unwrap_or(2);
-    let (begun, minutes) = (Instant::now(), variable("WALK_MINUTES").unwrap_or(0));
-    let over = || begun.elapsed() >= Duration::from_secs(60 * minutes);
-    // Claims of a dead replica lapse early.
-    let bed = Bed::with_request_timeout(Duration::from_secs(20)).await;
-    let (next, sums) = (Mutex::new(seed), Mutex::new(Vec::new()));
-    let bad = Mutex::new(Vec::new());
-    let place = async || {
-        loop {
-            let seed = {
-                let mut next = next.lock();
-                let seed = *next;
-                *next = next.wrapping_add(1);
-                seed
-            };
-            match AssertUnwindSafe(walk(&bed, seed)).catch_unwind().await {
-                Ok(sum) => sums.lock().push(sum),
-                Err(_) => {
-                    println!("VIOLATION in the walk WALK_SEED={seed} WALKS=1");
-                    bad.lock().push(seed);
-                }
-            }
-            if over() {
-                return;
-            }
-        }
+    let walks = Walks {
+        places: 2,
+        kills: 1,
+        pause: pause_before_kill,
     };
-    let places = (0..places).map(|_| place());
-    join(join_all(places), kill_replicas(&bed, seed, over)).await;
-    bed.assert_all_run().await;
-    let sum = sums
-        .into_inner()
-        .into_iter()
-        .fold(Sum::default(), |sum, walk| Sum {
-            walks: sum.walks + walk.walks,
-            acts: sum.acts + walk.acts,
-            grants: sum.grants + walk.grants,
-            judged: sum.judged + walk.judged,
-        });
-    println!("from WALK_SEED={seed}, without violation: {sum:?}");
-    let bad = bad.into_inner();
-    assert!(bad.is_empty(), "violations in the walks of seeds {bad:?}");
+    let (mut acts, mut grants, mut judged) = (0, 0, 0);
+    for sum in walks.run(walk).await {
+        acts += sum.acts;
+        grants += sum.grants;
+        judged += sum.judged;
+    }
+    println!("{acts} acts, {grants} grants, {judged} judged");
 }

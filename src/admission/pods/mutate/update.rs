@@ -47,7 +47,6 @@ struct StageOutcome<'a> {
     bypassed_after: BTreeSet<String>,
 }
 
-/// An UPDATE that is admitted.
 struct AdmittedUpdate<'a> {
     /// The write after all steps that can be made at once.
     settled: LifecycleWrite<'a>,

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::keys::{self, Family};
-use crate::cluster::kind::WatchedKind;
 use crate::cluster::owner_sizes::Workload;
 use crate::domain::lifecycle::restarts;
 
@@ -156,46 +155,24 @@ async fn owner_that_cannot_be_read_needs_a_claim() {
     );
 }
 
-fn workload() -> Workload {
-    Workload {
-        kind: WatchedKind::ReplicaSet,
-        name: "new".to_owned(),
-        version: 1,
-        replicas: Some(1),
-        controller: None,
-        selector: None,
-        template_labels: None,
-        template_labels_dropped: false,
-        rolling: false,
-        keeps_old: false,
-        recreates: false,
-        paused: false,
-        created: None,
-        pods_seen: 0,
-        revision: 0,
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn only_adoption_by_known_workload_passes() {
     let context = context();
-    context
-        .index
-        .set_workload("shop", "new".into(), Some(workload()));
+    let put = |name: &str| {
+        let workload = Workload::replica_set(name, 1, 1);
+        context
+            .index
+            .set_workload("shop", name.into(), Some(workload));
+    };
+    put("new");
     let soon = Instant::now() + std::time::Duration::from_secs(1);
     let new = pod_with(None, Some("new"));
     let adopted = update_disruptions(&context, &pod_with(None, None), &new, soon).await;
     assert!(adopted.is_empty());
-    let other = Workload {
-        name: "old".to_owned(),
-        ..workload()
-    };
     let old = pod_with(None, Some("old"));
     let unread = update_disruptions(&context, &old, &new, soon).await;
     assert_eq!(unread.len(), 1, "whether its owner is gone is not known");
-    context
-        .index
-        .set_workload("shop", "old".into(), Some(other));
+    put("old");
     let moved = update_disruptions(&context, &old, &new, soon).await;
     assert_eq!(moved[0].operation, ClaimOperation::Reown);
     assert_eq!(moved[0].detail.target, None);

@@ -14,7 +14,6 @@ use crate::ledger::commit::Disruption;
 use crate::ledger::protocol::ClaimOperation;
 
 impl PodValidator {
-    /// The verdict on a DELETE.
     pub(super) async fn review_delete(&self, request: &Request, deadline: Instant) -> Verdict {
         let old = match parse_pod(request, request.old_object.as_deref()) {
             Ok(old) => Arc::new(old),

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{entering_rules, parse_pod, pod_updates};
+use super::entering_rules::{self, UNKNOWN_RULE};
+use super::{parse_pod, pod_updates};
 use crate::admission::bypass::BypassCheck;
 use crate::admission::context::AdmissionContext;
 use crate::admission::review::{Handler, Request, RequestOperation, Verdict};
@@ -106,7 +107,8 @@ impl PodValidator {
     fn update_exemption(&self, request: &Request, old: &Pod, new: &Pod) -> Option<&'static str> {
         let may_be_held = exempt::exemption_by_request(request, new).is_none();
         if may_be_held
-            && entering_rules::refuse_entry_by_review(&self.0, request, old, new).is_some()
+            && are_user_labels_changed(old, new)
+            && entering_rules::refuse_entry(&self.0, request, old, new, UNKNOWN_RULE).is_some()
         {
             return None;
         }

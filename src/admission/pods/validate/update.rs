@@ -28,7 +28,6 @@ struct FinalPodUpdate<'a> {
 }
 
 impl PodValidator {
-    /// The verdict on an UPDATE.
     pub(super) async fn review_update(&self, request: &Request, deadline: Instant) -> Verdict {
         let (old, new) = match (
             parse_pod(request, request.old_object.as_deref()),
@@ -80,7 +79,8 @@ impl PodValidator {
         {
             return Err(self.deny_held(old, &denied)); // the Pod may come under a rule that the cache does not have yet
         }
-        if let Some(refused) = entering_rules::refuse_entering(&self.0, request, old, new)
+        if let Some(rule) = entering_rules::entered_rule(&self.0, old, new)
+            && let Some(refused) = entering_rules::refuse_entry(&self.0, request, old, new, &rule)
             && exemption().await.is_none()
         {
             return Err(refused);

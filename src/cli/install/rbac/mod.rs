@@ -1,7 +1,7 @@
 //! The ServiceAccount, roles and bindings: the rights of the server, separated by feature, and the rights of users.
 
 pub mod table;
-pub mod users;
+pub(crate) mod users;
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::ServiceAccount;

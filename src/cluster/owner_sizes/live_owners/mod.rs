@@ -452,7 +452,6 @@ fn describe_owner(owner: &Owner) -> String {
     format!("{} {}", owner.kind, owner.name)
 }
 
-/// The result of a GET.
 enum GetResult<T> {
     Found(T),
     NoObject,

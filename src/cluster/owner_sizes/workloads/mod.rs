@@ -51,6 +51,28 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// A ReplicaSet, for tests.
+    #[cfg(test)]
+    pub fn replica_set(name: &str, version: u64, replicas: u32) -> Workload {
+        Workload {
+            kind: WatchedKind::ReplicaSet,
+            name: name.to_owned(),
+            version,
+            replicas: Some(replicas),
+            controller: None,
+            selector: None,
+            template_labels: None,
+            template_labels_dropped: false,
+            rolling: false,
+            keeps_old: false,
+            recreates: false,
+            paused: false,
+            created: None,
+            pods_seen: 0,
+            revision: 0,
+        }
+    }
+
     /// An owner reference to this object.
     pub fn as_owner(&self, uid: &str) -> Owner {
         Owner {

@@ -4,23 +4,7 @@ use super::*;
 use crate::api::keys;
 
 fn workload(replicas: u32, version: u64) -> Workload {
-    Workload {
-        kind: WatchedKind::ReplicaSet,
-        name: "web".to_owned(),
-        version,
-        replicas: Some(replicas),
-        controller: None,
-        selector: None,
-        template_labels: None,
-        template_labels_dropped: false,
-        rolling: false,
-        keeps_old: false,
-        recreates: false,
-        paused: false,
-        created: None,
-        pods_seen: 0,
-        revision: 0,
-    }
+    Workload::replica_set("web", version, replicas)
 }
 
 fn replica_set() -> Owner {
@@ -136,9 +120,7 @@ fn replica_set_stays_with_its_deployment_whatever_controller_it_names() {
             "deployment".into(),
             "{forged:?}"
         );
-        known.put_live_reading(&set, LiveReading::Gone, ReadingBasis::Object(None), |_| {
-            true
-        });
+        put_gone(&mut known, &set);
         assert_eq!(
             known.root_owner(&set).uid(),
             "deployment".into(),
@@ -153,9 +135,7 @@ fn forged_controller_seen_before_deployment_is_ignored() {
     let (mut known, set) = (Workloads::default(), Uid::from("set"));
     known.put_workload(&set, made(&thing()));
     known.put_workload(&"deployment".into(), deployment("web"));
-    known.put_live_reading(&set, LiveReading::Gone, ReadingBasis::Object(None), |_| {
-        true
-    });
+    put_gone(&mut known, &set);
     assert_eq!(known.root_owner(&set).uid(), "deployment".into());
     assert!(known.has_living_owner(&replica_set(), &pod("7f9", "web")));
 }
@@ -164,9 +144,7 @@ fn forged_controller_seen_before_deployment_is_ignored() {
 fn forged_controller_of_deleted_replica_set_is_ignored() {
     let (mut known, set) = (Workloads::default(), Uid::from("set"));
     known.put_workload(&set, made(&thing()));
-    known.put_live_reading(&set, LiveReading::Gone, ReadingBasis::Object(None), |_| {
-        true
-    });
+    put_gone(&mut known, &set);
     known.put_workload(&"deployment".into(), deployment("web"));
     assert!(known.has_living_owner(&replica_set(), &pod("7f9", "web")));
     assert!(known.remember_deployment(&pod("7f9", "web")));
@@ -179,19 +157,12 @@ fn replica_set_goes_with_a_deployment_that_has_ended() {
     let (mut known, set) = (Workloads::default(), Uid::from("set"));
     known.put_workload(&"first".into(), deployment("web"));
     known.put_workload(&set, made(&owner("Deployment", "first")));
-    known.put_live_reading(
-        &"first".into(),
-        LiveReading::Gone,
-        ReadingBasis::Object(None),
-        |_| true,
-    );
+    put_gone(&mut known, &"first".into());
     // The Deployment is created again under the same name, while the Kubernetes garbage collector deletes the
     // dependents of the first one.
     known.put_workload(&"second".into(), deployment("web"));
     known.put_workload(&set, made(&owner("Deployment", "first")));
-    known.put_live_reading(&set, LiveReading::Gone, ReadingBasis::Object(None), |_| {
-        true
-    });
+    put_gone(&mut known, &set);
     assert!(!known.has_living_owner(&replica_set(), &pod("7f9", "web")));
     assert!(!known.remember_deployment(&pod("7f9", "web")));
 }
@@ -204,6 +175,11 @@ fn other() -> Owner {
     }
 }
 
+/// Records that an owner is gone.
+fn put_gone(known: &mut Workloads, uid: &Uid) {
+    known.put_live_reading(uid, LiveReading::Gone, ReadingBasis::Object(None), |_| true);
+}
+
 #[test]
 fn adopted_replica_set_stays_with_its_maker() {
     let (mut known, set) = (Workloads::default(), Uid::from("set"));
@@ -212,15 +188,8 @@ fn adopted_replica_set_stays_with_its_maker() {
     known.put_workload(&set, made(&other()));
     assert_eq!(known.root_owner(&set).uid(), "deployment".into());
     // The other Deployment is deleted, and the Kubernetes garbage collector deletes the ReplicaSet with it.
-    known.put_live_reading(
-        &"other".into(),
-        LiveReading::Gone,
-        ReadingBasis::Object(None),
-        |_| true,
-    );
-    known.put_live_reading(&set, LiveReading::Gone, ReadingBasis::Object(None), |_| {
-        true
-    });
+    put_gone(&mut known, &"other".into());
+    put_gone(&mut known, &set);
     assert_eq!(known.root_owner(&set).uid(), "deployment".into());
     assert!(known.has_living_owner(&replica_set(), &pod("7f9", "web")));
 }
@@ -231,15 +200,8 @@ fn adopted_replica_set_moves_when_its_maker_is_gone() {
     known.put_workload(&"other".into(), deployment("other"));
     known.put_workload(&set, made(&other()));
     assert_eq!(known.root_owner(&set).uid(), "other".into());
-    known.put_live_reading(
-        &"other".into(),
-        LiveReading::Gone,
-        ReadingBasis::Object(None),
-        |_| true,
-    );
-    known.put_live_reading(&set, LiveReading::Gone, ReadingBasis::Object(None), |_| {
-        true
-    });
+    put_gone(&mut known, &"other".into());
+    put_gone(&mut known, &set);
     assert!(!known.has_living_owner(&replica_set(), &pod("7f9", "web")));
 }
 
@@ -300,17 +262,10 @@ fn replica_set_that_is_gone_still_belongs_to_its_deployment() {
     };
     known.put_workload(&set, controlled);
     known.put_workload(&"deployment".into(), workload(10, 4));
-    known.put_live_reading(&set, LiveReading::Gone, ReadingBasis::Object(None), |_| {
-        true
-    });
+    put_gone(&mut known, &set);
     assert_eq!(known.root_owner(&set).uid(), "deployment".into());
     assert!(known.has_living_owner(&replica_set(), &Pod::default()));
-    known.put_live_reading(
-        &"deployment".into(),
-        LiveReading::Gone,
-        ReadingBasis::Object(None),
-        |_| true,
-    );
+    put_gone(&mut known, &"deployment".into());
     assert!(!known.has_living_owner(&replica_set(), &Pod::default()));
 }
 

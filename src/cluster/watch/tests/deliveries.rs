@@ -50,17 +50,9 @@ impl Server {
             exhausted: Arc::default(),
         }
     }
+}
 
-    fn client(&self) -> Client {
-        let server = self.clone();
-        let service = tower::service_fn(move |request: HttpRequest<Body>| {
-            let server = server.clone();
-            let query = request.uri().query().unwrap_or_default().to_owned();
-            async move { Ok::<_, Infallible>(server.answer(&query).await) }
-        });
-        Client::new(service, "default")
-    }
-
+impl FakeServer for Server {
     async fn answer(&self, query: &str) -> Answer {
         let parameters = form_urlencoded(query);
         let parameter = |name: &str| {

@@ -20,6 +20,21 @@ use super::*;
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 
+/// An API server that answers requests by their query.
+trait FakeServer: Clone + Send + Sync + 'static {
+    fn answer(&self, query: &str) -> impl Future<Output = Answer> + Send;
+
+    fn client(&self) -> Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: HttpRequest<Body>| {
+            let server = server.clone();
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            async move { Ok::<_, Infallible>(server.answer(&query).await) }
+        });
+        Client::new(service, "default")
+    }
+}
+
 fn never(impossible: Infallible) -> std::io::Error {
     match impossible {}
 }

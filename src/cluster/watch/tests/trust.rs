@@ -47,17 +47,7 @@ struct Server {
     late: Duration,
 }
 
-impl Server {
-    fn client(&self) -> Client {
-        let server = self.clone();
-        let service = tower::service_fn(move |request: HttpRequest<Body>| {
-            let server = server.clone();
-            let query = request.uri().query().unwrap_or_default().to_owned();
-            async move { Ok::<_, Infallible>(server.answer(&query).await) }
-        });
-        Client::new(service, "default")
-    }
-
+impl FakeServer for Server {
     async fn answer(&self, query: &str) -> Answer {
         let parameters: Vec<_> = form_urlencoded(query);
         let parameter = |name: &str| parameters.iter().find(|(n, _)| n == name).map(|p| &p.1);
@@ -103,7 +93,9 @@ impl Server {
             }
         }
     }
+}
 
+impl Server {
     /// A list of all objects, or of no objects for their position.
     async fn list(&self, is_position: bool) -> Answer {
         let is_quiet = matches!(self.watches[0], Watch::Quiet);

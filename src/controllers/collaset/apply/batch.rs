@@ -17,7 +17,6 @@ pub struct WriteRequest<F> {
     pub key: RefusalKey,
     /// The step that a failure belongs to.
     pub step: FailedStep,
-    /// The request.
     pub request: F,
 }
 

@@ -82,7 +82,6 @@ fn announce_pvcs(
     recorder.record_distinct_event(&subject, false, reason, &message);
 }
 
-/// Records these Events.
 pub fn record_events(execution: &PlanExecution<'_>, events: &[SetEvent]) {
     let subject = owner::set_object_reference(execution.set);
     for event in events {

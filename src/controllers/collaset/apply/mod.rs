@@ -55,7 +55,6 @@ pub struct PlanExecution<'a> {
     /// Names of the PVCs that were kept and have been released.
     released_pvcs: Mutex<Vec<String>>,
     requeue: Mutex<Option<Duration>>,
-    /// When the plan was made.
     planned_at: Instant,
 }
 
@@ -135,7 +134,6 @@ impl<'a> PlanExecution<'a> {
     }
 }
 
-/// The outcome of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyOutcome {
     /// All writes were done except refused ones. Contains the time after which to reconcile again even if nothing
@@ -148,7 +146,6 @@ pub enum ApplyOutcome {
     Failed,
 }
 
-/// Executes a plan.
 pub async fn apply_plan(execution: &PlanExecution<'_>, mut plan: SetPlan) -> ApplyOutcome {
     if let Some(nanos) = plan.requeue_after_nanos {
         execution.requeue_after(Duration::from_nanos(nanos));

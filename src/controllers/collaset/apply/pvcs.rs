@@ -25,7 +25,6 @@ use crate::domain::lifecycle::LabelPatch;
 /// If a foreign Pod mounts a PVC, its deletion is tried again after this time.
 const MOUNTED_RETRY: Duration = Duration::from_secs(10);
 
-/// Writes the changes of PVCs.
 pub async fn write_pvcs(
     execution: &PlanExecution<'_>,
     changes: Vec<PvcChange>,

@@ -91,7 +91,6 @@ impl ReconcileState {
         }
     }
 
-    /// UID of the set.
     pub fn uid(&self) -> &str {
         &self.uid
     }
@@ -126,7 +125,6 @@ impl ReconcileState {
         pause
     }
 
-    /// Records that a run succeeded.
     pub fn record_success(&self) {
         let mut locked = self.locked.lock();
         locked.consecutive_failures = 0;

@@ -170,7 +170,6 @@ impl ServerCertVerifier for EndpointVerifier {
     }
 }
 
-/// The certificates of a `caBundle`.
 #[derive(Debug)]
 struct CaBundle {
     certificates: Vec<CertificateDer<'static>>,

@@ -117,7 +117,6 @@ impl ClaimDeadlines {
             .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
     }
 
-    /// Forgets a rule object.
     pub fn forget_rule(&self, rule: &Uid) {
         self.retain_claims(rule, |_, _| false);
     }

@@ -24,7 +24,6 @@ pub struct ScaleBack {
     name: String,
     version: u64,
     living: u32,
-    /// The Deployment.
     deployment: ObjectReference,
     message: String,
     /// Whether the last attempt failed.

@@ -13,9 +13,7 @@ use crate::controllers::api_calls::call_api_again;
 use crate::domain::pod::Pod;
 use crate::ledger::store::{RuleKey, Uid};
 
-/// An owner to be woken.
 pub struct OwnerWake {
-    /// The owner.
     pub key: OwnerKey,
     /// The Pod whose annotation is changed.
     pod: Arc<Pod>,

@@ -25,7 +25,6 @@ use crate::ledger::store::Uid;
 
 /// Facts about a rule object that are not counts of its Pods.
 pub struct StatusInputs {
-    /// The state of its namespace.
     pub namespace_state: NamespaceState,
     /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,
@@ -65,9 +64,7 @@ pub enum StatusUrgency {
 pub struct StatusView<'a> {
     /// The index that contains the rule object.
     pub state: &'a IndexState,
-    /// The rule object.
     pub entry: &'a RuleEntry,
-    /// The gauges of its budget.
     pub gauges: BudgetGauges,
     /// The states of its endpoint calls; `None` if they are not known yet.
     pub call_states: Option<&'a CallStates>,

@@ -9,7 +9,7 @@ mod difference;
 mod go_json;
 mod normal_form;
 #[cfg(test)]
-pub mod random_values;
+pub(crate) mod random_values;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -16,7 +16,6 @@ use crate::domain::collaset::plan::RevisionChange;
 /// 0 that a user had not given.
 const HISTORY_LIMIT: i32 = 20;
 
-/// The revisions of a CollaSet.
 #[derive(Clone, Debug)]
 pub struct RevisionHistory {
     /// The revision of the present template. It may not exist yet, see `changes`.
@@ -200,7 +199,6 @@ fn sort_revisions(
     sorted
 }
 
-/// The revision of the template.
 struct TemplateRevision {
     updated: Arc<Revision>,
     /// The write that the revision needs.
@@ -215,7 +213,6 @@ struct TemplateRevision {
 enum TemplateChange {
     /// A rollback: this older revision becomes the latest.
     Renumber(Arc<Revision>),
-    /// The revision is created.
     Create,
 }
 

@@ -1,14 +1,14 @@
 //! Revisions: how a template is stored, which stored revision is that of the template, and how two revisions compare
 //! (contract 6.1, contract 6.5).
 
-pub mod data;
+pub(crate) mod data;
 mod environment;
-pub mod hash;
-pub mod history;
-pub mod inplace;
+pub(crate) mod hash;
+pub(crate) mod history;
+pub(crate) mod inplace;
 mod progress;
 mod qos;
-pub mod resize;
-pub mod stable;
+pub(crate) mod resize;
+pub(crate) mod stable;
 #[cfg(test)]
 mod tests;

@@ -185,7 +185,6 @@ impl LastContainerStatus {
         self.has_restarted(status) || self.is_unchanged(image, status) && pod.is_spec_observed()
     }
 
-    /// Whether the container has restarted.
     fn has_restarted(&self, status: Option<&ContainerStatus>) -> bool {
         let Some(status) = status else {
             return false;

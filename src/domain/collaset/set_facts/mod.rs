@@ -25,13 +25,11 @@ use crate::domain::pod::Pod;
 
 /// The facts that the planning steps read.
 pub struct SetFacts<'a> {
-    /// The observed objects.
     pub observed: &'a ObservedSet,
     /// The spec with its defaults.
     pub strategy: ResolvedStrategy,
     /// The compiled `spec.selector`.
     pub selector: Selector,
-    /// The revisions of the set.
     pub history: RevisionHistory,
     /// The rollout of the present template.
     pub rollout: StoredRollout,
@@ -50,7 +48,6 @@ pub struct SetFacts<'a> {
     pvcs_by_id: BTreeMap<i64, Vec<Arc<Pvc>>>,
     /// Instance IDs of the PVCs that belong to the set, by the name of the PVC.
     owned_pvc_ids: BTreeMap<&'a str, i64>,
-    /// All observed PVCs by name.
     pvcs_by_name: BTreeMap<&'a str, &'a Arc<Pvc>>,
     /// IDs that the pool holds for Pods of the set.
     recorded_ids: BTreeSet<i64>,

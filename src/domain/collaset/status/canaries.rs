@@ -12,7 +12,6 @@ use crate::domain::lifecycle::stored_phases;
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
-/// Reason of the Event.
 const REASON: &str = "CanaryUnavailable";
 /// Most Pods that the Event names.
 const MAX_NAMES: usize = 20;

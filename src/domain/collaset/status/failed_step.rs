@@ -7,7 +7,6 @@ use super::conditions::set_condition;
 use super::progress;
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 
-/// A step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedStep {
     /// Pods could not be created.

@@ -187,6 +187,16 @@ fn deadline_stops_while_rule_holds_origins() {
     assert!(!s.conditions.iter().any(|c| c.type_ == "Stalled"));
 }
 
+/// Runs plans whose writes of revisions the API server refuses.
+fn run_without_revisions(w: &mut World) {
+    for _ in 0..20 {
+        let mut p = planner::plan_set(&w.observe());
+        p.revisions.clear();
+        w.apply_plan(p, usize::MAX);
+        w.step_surroundings();
+    }
+}
+
 #[test]
 fn rollback_proceeds_while_revision_renumbering_is_refused() {
     let mut w = settled(
@@ -198,12 +208,7 @@ fn rollback_proceeds_while_revision_renumbering_is_refused() {
     w.refused.revision = Some("a policy refuses".into());
     w.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
     w.image("app:1"); // rollback, without a partition
-    for _ in 0..20 {
-        let mut p = crate::domain::collaset::planner::plan_set(&w.observe());
-        p.revisions.clear();
-        w.apply_plan(p, usize::MAX);
-        w.step_surroundings();
-    }
+    run_without_revisions(&mut w);
     assert_eq!(running(&w, "app:1"), 4);
 }
 
@@ -216,12 +221,7 @@ fn new_template_is_refused_while_old_rollout_is_paused() {
     w.settle();
     w.refused.revision = Some("a policy refuses".into());
     w.image("app:3");
-    for _ in 0..20 {
-        let mut p = crate::domain::collaset::planner::plan_set(&w.observe());
-        p.revisions.clear();
-        w.apply_plan(p, usize::MAX);
-        w.step_surroundings();
-    }
+    run_without_revisions(&mut w);
     assert_eq!(running(&w, "app:1"), 4);
 }
 

@@ -70,6 +70,17 @@ fn lost_pod_is_recreated_with_pvc_beside_contradictory_lists() {
     assert_eq!(pvc_ids(&world), ["0", "1", "2", "3"]);
 }
 
+/// Checks that after the delayed operations only the first three instances and their PVCs are left.
+fn assert_first_three_remain(world: &mut World) {
+    for _ in 0..10 {
+        world.run_rounds(20);
+        world.advance_time(20);
+    }
+    world.run_rounds(100);
+    assert_eq!(pvc_ids(world), ["0", "1", "2"]);
+    assert_eq!(world.ids(), [0, 1, 2]);
+}
+
 #[test]
 fn only_named_pod_is_scaled_in_despite_refused_deletion() {
     let mut world = World::on_plane(4, recreated());
@@ -92,13 +103,7 @@ fn only_named_pod_is_scaled_in_despite_slow_deletion() {
     let named = name(&world, 3);
     let strategy = json!({ "podToDelete": [named], "operationDelaySeconds": 60 });
     fewer_and_updated(&mut world, &strategy);
-    for _ in 0..10 {
-        world.run_rounds(20);
-        world.advance_time(20);
-    }
-    world.run_rounds(100);
-    assert_eq!(pvc_ids(&world), ["0", "1", "2"]);
-    assert_eq!(world.ids(), [0, 1, 2]);
+    assert_first_three_remain(&mut world);
 }
 
 #[test]
@@ -106,13 +111,7 @@ fn sequence_has_no_gap_after_scale_in_during_rollout() {
     let mut world = World::on_plane(4, sequence(recreated()));
     world.settle();
     fewer_and_updated(&mut world, &json!({ "operationDelaySeconds": 60 }));
-    for _ in 0..10 {
-        world.run_rounds(20);
-        world.advance_time(20);
-    }
-    world.run_rounds(100);
-    assert_eq!(pvc_ids(&world), ["0", "1", "2"]);
-    assert_eq!(world.ids(), [0, 1, 2]);
+    assert_first_three_remain(&mut world);
 }
 
 #[test]

@@ -61,17 +61,23 @@ fn canary_that_a_partition_kept_goes_back_with_the_template() {
     }
 }
 
+/// A set whose canary has another PVC template than the other Pods, and the names of the PVCs before the update.
+fn canary_with_other_pvc_template() -> (World, Vec<String>) {
+    let mut world = under_a_partition(one_pvc_template(), "Recreate");
+    let pvc_names = world.pvcs.keys().cloned().collect();
+    let mut other = one_pvc_template();
+    other["volumeClaimTemplates"][0]["metadata"]["name"] = json!("store");
+    world.edit(other);
+    world.image("app:2");
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 1);
+    (world, pvc_names)
+}
+
 #[test]
 fn canary_with_other_pvc_template_finds_data_on_rollback() {
     for is_paused in [false, true] {
-        let mut world = under_a_partition(one_pvc_template(), "Recreate");
-        let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
-        let mut other = one_pvc_template();
-        other["volumeClaimTemplates"][0]["metadata"]["name"] = json!("store");
-        world.edit(other);
-        world.image("app:2");
-        world.settle();
-        assert_eq!(running(&world, "app:2"), 1);
+        let (mut world, pvc_names) = canary_with_other_pvc_template();
         world.edit(one_pvc_template());
         world.edit(json!({ "paused": is_paused }));
         world.image("app:1");
@@ -271,14 +277,7 @@ fn older_pod_is_kept_beside_canaries_that_roll_back() {
 
 #[test]
 fn set_recreated_with_third_template_is_aborted_to_first() {
-    let mut world = under_a_partition(one_pvc_template(), "Recreate");
-    let pvc_names: Vec<_> = world.pvcs.keys().cloned().collect();
-    let mut other = one_pvc_template();
-    other["volumeClaimTemplates"][0]["metadata"]["name"] = json!("store");
-    world.edit(other);
-    world.image("app:2");
-    world.settle();
-    assert_eq!(running(&world, "app:2"), 1);
+    let (mut world, pvc_names) = canary_with_other_pvc_template();
     world.orphan_set();
     world.recreate_set();
     world.image("app:3");

@@ -280,15 +280,21 @@ fn excluded_origin_stays_alive_and_new_half_replaces_it() {
     }
 }
 
-#[test]
-fn previously_excluded_origin_leaves_once_new_half_serves() {
+/// A set that replaces its Pods by Pods whose image cannot be pulled, and the name of one of its origins.
+fn stuck_replacement(replicas: i32) -> (World, String) {
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
-    let mut world = World::on_plane(2, replace);
+    let mut world = World::on_plane(replicas, replace);
     world.settle();
-    let name = world.pods.keys().next().unwrap().clone();
+    let origin = world.pods.keys().next().unwrap().clone();
     world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
     world.settle();
+    (world, origin)
+}
+
+#[test]
+fn previously_excluded_origin_leaves_once_new_half_serves() {
+    let (mut world, name) = stuck_replacement(2);
     exclude(&mut world, &name, false);
     assert!(world.owns(&world.pods[&name]), "its pair is open");
     world.faults.unpullable.clear();
@@ -336,13 +342,7 @@ fn refused_exclusion_of_origin_keeps_its_pair() {
 
 #[test]
 fn new_half_to_exclude_is_named_while_stuck() {
-    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
-    let mut world = World::on_plane(1, replace);
-    world.settle();
-    let origin = world.pods.keys().next().unwrap().clone();
-    world.faults.unpullable.insert("app:2".into());
-    world.image("app:2");
-    world.settle();
+    let (mut world, origin) = stuck_replacement(1);
     let half = world.pods.keys().find(|name| **name != origin);
     let half = half.unwrap().clone();
     exclude(&mut world, &half, false);

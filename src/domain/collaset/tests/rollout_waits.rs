@@ -68,6 +68,17 @@ fn waits_for(world: &World, name: &str) {
     assert_eq!(condition(world, "Update").2, expected);
 }
 
+/// Loses a canary, and checks that the rollout goes on only after the canary is available again.
+fn assert_pause_waits_for(world: &mut World, canary: &str) {
+    lose(world, canary);
+    world.run_rounds(5);
+    pass_the_pause(world);
+    waits_for(world, canary);
+    world.kubelets.clear();
+    world.run_rounds(10);
+    assert_eq!(step(world), Some(3));
+}
+
 #[test]
 fn pause_waits_for_canary_beside_replaced_canary() {
     let (mut world, canaries) = at_pause(json!(2));
@@ -75,13 +86,7 @@ fn pause_waits_for_canary_beside_replaced_canary() {
     label(&mut world, &canaries[0], keys::TO_REPLACE, "true");
     world.run_rounds(20);
     assert_eq!(world.pods.len(), 5);
-    lose(&mut world, &canaries[1]);
-    world.run_rounds(5);
-    pass_the_pause(&mut world);
-    waits_for(&world, &canaries[1]);
-    world.kubelets.clear();
-    world.run_rounds(10);
-    assert_eq!(step(&world), Some(3));
+    assert_pause_waits_for(&mut world, &canaries[1]);
 }
 
 #[test]
@@ -90,13 +95,7 @@ fn pause_waits_for_canary_beside_scaled_in_canary() {
     world.faults.holds = true;
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [canaries[0]] } }));
     world.run_rounds(10);
-    lose(&mut world, &canaries[1]);
-    world.run_rounds(5);
-    pass_the_pause(&mut world);
-    waits_for(&world, &canaries[1]);
-    world.kubelets.clear();
-    world.run_rounds(10);
-    assert_eq!(step(&world), Some(3));
+    assert_pause_waits_for(&mut world, &canaries[1]);
 }
 
 #[test]

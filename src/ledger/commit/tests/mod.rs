@@ -385,21 +385,22 @@ async fn ledgers_that_begin_together_begin_at_one_position() {
     assert_eq!(store.lists.load(Ordering::Relaxed), 1);
 }
 
+/// Checks that a request is denied, and that a dry run, which writes nothing, returns the same denial.
+async fn assert_refused(ledgers: &Arc<Ledgers<Memory>>, key: &RuleKey, why: DenyReason) {
+    for dry_run in [true, false] {
+        let soon = Instant::now() + Duration::from_secs(1);
+        let keys = vec![key.clone()];
+        let refused = ledgers.claim_rules(keys, &delete("a"), dry_run, soon).await;
+        assert_eq!(refused.unwrap_err().why, why);
+    }
+}
+
 #[tokio::test]
 async fn claim_that_is_not_stored_is_refused() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     ledgers.store().will([Mishap::NotStored]);
-    // A dry run writes nothing, and returns the same denial.
-    for dry_run in [true, false] {
-        let soon = Instant::now() + Duration::from_secs(1);
-        let keys = vec![key.clone()];
-        let refused = ledgers.claim_rules(keys, &delete("a"), dry_run, soon).await;
-        assert_eq!(
-            refused.unwrap_err().why,
-            DenyReason::Unusable("dropped".into())
-        );
-    }
+    assert_refused(&ledgers, &key, DenyReason::Unusable("dropped".into())).await;
     assert!(ask(&ledgers, &key, "a").await.is_ok());
 }
 
@@ -408,13 +409,7 @@ async fn dry_run_reports_missing_ledger_write_permission() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     ledgers.store().will([Mishap::Refused]);
-    for dry_run in [true, false] {
-        let soon = Instant::now() + Duration::from_secs(1);
-        let keys = vec![key.clone()];
-        let refused = ledgers.claim_rules(keys, &delete("a"), dry_run, soon).await;
-        let why = DenyReason::Unreachable("forbidden".into());
-        assert_eq!(refused.unwrap_err().why, why);
-    }
+    assert_refused(&ledgers, &key, DenyReason::Unreachable("forbidden".into())).await;
     assert!(ask(&ledgers, &key, "a").await.is_ok());
 }
 

@@ -350,7 +350,6 @@ pub fn templates(variant: u8) -> Value {
     }
 }
 
-/// A naming strategy.
 pub fn naming(sequence: bool) -> Value {
     let policy = if sequence {
         "PersistentSequence"

@@ -37,7 +37,6 @@ const SEED: u64 = 1;
 /// Rounds within which a set must come to rest.
 const ROUNDS: usize = 400;
 
-/// One walk.
 #[derive(Clone, Debug)]
 struct Walk {
     replicas: i32,

@@ -26,7 +26,6 @@ const CAREFUL: usize = 3;
 /// Nanoseconds after which a refused creation, and a refused revision, are forgotten.
 const FORGOTTEN: (u64, u64) = (70_000_000_000, 10_000_000_000);
 
-/// A kind of write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WriteKind {
     Revision,

@@ -145,7 +145,6 @@ impl World {
         self.edit(json!({ "template": { "spec": { "containers": [{ "name": "app", "image": image }] } } }));
     }
 
-    /// UID of the set.
     pub fn uid(&self) -> &str {
         self.set.metadata.uid.as_deref().unwrap()
     }
