@@ -118,8 +118,8 @@ pub async fn decide_deletion(
     .with_audit("held", "lifecycle-under-way")
 }
 
-/// The rules that the deletion of the Pod has to pass, or why they are not known. `None` if there is no such rule, or if
-/// the deletion has passed them.
+/// The rules that the deletion of the Pod has to pass, or why they are not known. `None` if there is no such rule, or
+/// if the deletion has passed them.
 fn describe_rules(context: &AdmissionContext, pod: &Pod) -> Option<String> {
     if !grace_delete::awaits_rules(pod) {
         return None;

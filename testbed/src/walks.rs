@@ -36,8 +36,8 @@ pub struct Walks {
 }
 
 impl Walks {
-    /// Runs `walk` with one seed after the other on a bed of their own, and returns what the walks returned. Panics with
-    /// the seeds of the walks that panicked.
+    /// Runs `walk` with one seed after the other on a bed of their own, and returns what the walks returned. Panics
+    /// with the seeds of the walks that panicked.
     pub async fn run<T>(&self, walk: impl AsyncFn(&Bed, u64) -> T) -> Vec<T> {
         let first = variable("WALK_SEED").unwrap_or_else(rand::random);
         let places = variable("WALKS").unwrap_or(self.places);

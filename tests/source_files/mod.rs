@@ -1,4 +1,5 @@
-//! The Rust files of the repository, for tests that check its sources. Uses `std` only, so that these tests build quickly.
+//! The Rust files of the repository, for tests that check its sources. Uses `std` only, so that these tests build
+//! quickly.
 
 use std::fs;
 use std::path::{Path, PathBuf};

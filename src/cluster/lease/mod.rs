@@ -159,8 +159,8 @@ impl LeaderElector {
         }
     }
 
-    /// Whether the candidate neither leads nor may take the Lease any more. Taking it now would only make the leader change
-    /// twice.
+    /// Whether the candidate neither leads nor may take the Lease any more. Taking it now would only make the leader
+    /// change twice.
     fn has_withdrawn(&self, stops: &ElectionStops) -> bool {
         stops.candidacy.is_cancelled() && !*self.leading.borrow()
     }

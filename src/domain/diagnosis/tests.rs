@@ -222,7 +222,7 @@ fn available_pod_that_uses_the_budget_up_says_until_when() {
         assert_eq!(
             describe_under_status(json!({}), "StatefulSet web", status),
             format!(
-                "Pod web-0 is available, and holds a place in the budget of PodTransitionRule web {until}"
+                "Pod web-0 is available, and holds a claim on the budget of PodTransitionRule web {until}"
             )
         );
     }

@@ -27,8 +27,8 @@ pub fn right_to_bypass(rule: &str) -> Value {
 }
 
 impl Bed {
-    /// Creates a user with these Role rules in the namespace of a scope. The result is the scope with the user's client.
-    /// The rules must let the user list Pods.
+    /// Creates a user with these Role rules in the namespace of a scope. The result is the scope with the user's
+    /// client. The rules must let the user list Pods.
     pub async fn new_user(&self, scope: &Scope, name: &str, rules: &[Value]) -> Scope {
         let account = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
         let accounts = scope.api::<ServiceAccount>();

@@ -183,8 +183,8 @@ fn history_of(
     }
 }
 
-/// Replicas die every few seconds, or, by the seed, so rarely that what a leader forgets to do is not made up for by the
-/// next leader.
+/// Replicas die every few seconds, or, by the seed, so rarely that what a leader forgets to do is not made up for by
+/// the next leader.
 fn pause_before_kill(seed: u64, kill: usize) -> Range<u64> {
     let is_calm = seed.is_multiple_of(2);
     match kill {

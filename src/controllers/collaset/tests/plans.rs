@@ -340,7 +340,7 @@ async fn finalizer_removed_by_webhook_is_not_added_repeatedly() {
     };
     assert_eq!(fixture.apply(plan).await, ApplyOutcome::Failed);
     let message = fixture.condition("Ready")["message"].to_string();
-    let expected = "the finalizer of CollaSet web: it is not as it was written";
+    let expected = "the finalizer of CollaSet web: the API server stored another object than the one that was written";
     assert!(message.contains(expected), "{message}");
 }
 

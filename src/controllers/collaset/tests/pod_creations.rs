@@ -184,7 +184,7 @@ async fn pod_stripped_of_labels_by_webhook_is_not_recreated() {
         apply_often(&fixture, 20, plan).await;
         assert_eq!(fixture.stored("/pods/").len(), 1);
         let message = fixture.condition("Scale")["message"].to_string();
-        let expected = "it is not as it was written";
+        let expected = "the API server stored another object than the one that was written";
         assert!(message.contains(expected), "{message}");
         // The webhook is fixed, and the Pod is deleted as the message says.
         fixture.api.0.lock().mutation = None;
@@ -291,7 +291,10 @@ async fn taken_names_block_no_other_pod() {
         .await;
         assert_eq!(count_pods(&fixture, taken..wanted), 5, "{taken}");
         let message = fixture.condition("Scale")["message"].to_string();
-        assert!(message.contains("Pod web-000 is there"), "{message}");
+        assert!(
+            message.contains("Pod web-000 has the name of instance ID"),
+            "{message}"
+        );
         let status_writes = fixture.api.bodies(&format!("PATCH {SET}/status")).len();
         assert_eq!(status_writes, 1, "the message stays the same");
     }

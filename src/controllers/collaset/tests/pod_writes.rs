@@ -212,7 +212,10 @@ async fn pod_change_reverted_by_webhook_is_reported_and_backs_off() {
         apply_often(&fixture, 20, plan).await;
         assert_eq!(pause_after(fixture.apply(plan()).await), BACKOFF_RANGE.1);
         let message = fixture.condition("Ready")["message"].to_string();
-        assert!(message.contains("it is not as it was written"), "{message}");
+        assert!(
+            message.contains("the API server stored another object than the one that was written"),
+            "{message}"
+        );
     }
 }
 

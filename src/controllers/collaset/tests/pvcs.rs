@@ -102,7 +102,10 @@ async fn mounted_pvc_gets_version_unknown_to_earlier_deletions() {
     fixture.apply(plan()).await;
     assert_eq!(writes().len(), 4, "the version is not new");
     let message = fixture.condition("Scale")["message"].to_string();
-    assert!(message.contains("it is not as it was written"), "{message}");
+    assert!(
+        message.contains("the API server stored another object than the one that was written"),
+        "{message}"
+    );
     tokio::time::advance(BACKOFF_RANGE.1).await;
     fixture.api.0.lock().mutation =
         Some(|pvc| pvc["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
@@ -155,7 +158,10 @@ async fn pvc_changed_by_webhook_is_not_recreated() {
             "{taken}"
         );
         let message = fixture.condition("Scale")["message"].to_string();
-        assert!(message.contains("it is not as it was written"), "{message}");
+        assert!(
+            message.contains("the API server stored another object than the one that was written"),
+            "{message}"
+        );
         // The webhook is fixed, and the PVC is deleted as the message says.
         fixture.api.0.lock().mutation = None;
         let is_pvc = |path: &str| path.contains("/persistentvolumeclaims/");

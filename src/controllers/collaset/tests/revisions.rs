@@ -132,7 +132,10 @@ async fn revision_changed_by_webhook_is_not_recreated() {
         let set = fixture.api.0.lock().objects[SET].clone();
         assert_eq!(set["status"]["collisionCount"], Value::Null);
         let message = refusals_of(&fixture, &Pod::default()).revision.unwrap();
-        assert!(message.contains("it is not as it was written"), "{message}");
+        assert!(
+            message.contains("the API server stored another object than the one that was written"),
+            "{message}"
+        );
         fixture.api.0.lock().mutation = None;
         tokio::time::advance(BACKOFF_RANGE.1).await;
         apply_often(&fixture, 1, plan).await;
