@@ -303,8 +303,8 @@ mod tests {
         pod
     }
 
-    #[test]
-    fn denial_names_the_rules_that_a_deletion_has_to_pass() {
+    #[tokio::test]
+    async fn denial_names_the_rules_that_a_deletion_has_to_pass() {
         let describe = |objects: &[&str]| {
             let context = context_with_rules(objects);
             context.index.mark_all_listed();
@@ -320,15 +320,15 @@ mod tests {
         assert!(many.ends_with("PodTransitionRule c, more rules"), "{many}");
     }
 
-    #[test]
-    fn denial_says_if_the_rules_are_not_known() {
+    #[tokio::test]
+    async fn denial_says_if_the_rules_are_not_known() {
         let context = context_with_rules(&["a"]);
         let text = describe_rules(&context, &pod(&[])).unwrap();
         assert!(text.starts_with("it is not known which rules"), "{text}");
     }
 
-    #[test]
-    fn deletion_that_passed_its_rules_names_none() {
+    #[tokio::test]
+    async fn deletion_that_passed_its_rules_names_none() {
         let context = context_with_rules(&["a"]);
         let passed = pod(&[Family::Preparing.key(grace_delete::DELETION_ID)]);
         assert_eq!(describe_rules(&context, &passed), None);
