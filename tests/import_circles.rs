@@ -1,5 +1,6 @@
 //! No circle of imports connects files of different folders, so that a reader of a folder needs only the folders before
-//! it. Circles within one folder are allowed. The test reads the sources of the library without their unit tests.
+//! it. No circle connects files of one folder either, except through its `mod.rs`: a parent and its children may import
+//! each other. The test reads the sources of the library without their unit tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod source_files;
@@ -14,10 +15,7 @@ type Module = Vec<String>;
 
 #[test]
 fn no_circle_of_imports_crosses_folders() {
-    let mut crate_ = Crate::default();
-    for file in sources_below("src") {
-        crate_.add(&file.path, &file.text);
-    }
+    let crate_ = library();
     assert!(crate_.files.len() > 300, "the sources are found");
     let edges: usize = crate_.imports().values().map(BTreeSet::len).sum();
     assert!(edges > 1_000, "{edges} imports are found");
@@ -26,14 +24,17 @@ fn no_circle_of_imports_crosses_folders() {
 }
 
 #[test]
+fn no_circle_of_imports_connects_files_of_one_folder() {
+    let crate_ = library();
+    let edges: usize = crate_.sibling_imports().values().map(BTreeSet::len).sum();
+    assert!(edges > 200, "{edges} imports between siblings are found");
+    let circles = crate_.circles_between_siblings();
+    assert!(circles.is_empty(), "{}", circles.join("\n\n"));
+}
+
+#[test]
 fn planted_circle_is_found() {
-    let circles = |files: &[(&str, &str)]| {
-        let mut crate_ = Crate::default();
-        for (file, source) in files {
-            crate_.add(Path::new(file), source);
-        }
-        crate_.circles_across_folders().len()
-    };
+    let circles = |files: &[(&str, &str)]| planted(files).circles_across_folders().len();
     let hub = ("a/mod.rs", "mod one; use crate::b::Two; pub struct One;");
     assert_eq!(circles(&[hub, ("b.rs", "use super::a::{self, One};")]), 1);
     assert_eq!(
@@ -69,6 +70,77 @@ fn planted_circle_is_found() {
     );
 }
 
+#[test]
+fn planted_circle_in_one_folder_is_found() {
+    let circles = |files: &[(&str, &str)]| planted(files).circles_between_siblings();
+    let one = ("a/one.rs", "use super::two::Two; pub struct One;");
+    assert_eq!(
+        circles(&[one, ("a/two.rs", "use super::one::One;")]),
+        ["a/one.rs imports a/two.rs\na/two.rs imports a/one.rs"]
+    );
+    assert_eq!(
+        circles(&[
+            ("a/mod.rs", "mod one; mod two; pub use one::One;"),
+            one,
+            ("a/two.rs", "fn f() -> super::One { super::One }"),
+        ])
+        .len(),
+        1,
+        "behind a re-export of the parent"
+    );
+    assert_eq!(
+        circles(&[
+            one,
+            ("a/two.rs", "use super::three::Three;"),
+            ("a/three.rs", "use super::one::One;"),
+        ])
+        .len(),
+        1,
+        "over three files"
+    );
+    assert_eq!(circles(&[one, ("a/two.rs", "pub struct Two;")]).len(), 0);
+    assert_eq!(
+        circles(&[
+            ("a/mod.rs", "mod one; use one::One; pub struct Hub;"),
+            ("a/one.rs", "use super::Hub;"),
+        ])
+        .len(),
+        0,
+        "a parent and its child"
+    );
+    assert_eq!(
+        circles(&[
+            ("a/mod.rs", "use one::One; pub struct Hub;"),
+            ("a/one.rs", "use super::two::Two;"),
+            ("a/two.rs", "use super::Hub;"),
+        ])
+        .len(),
+        0,
+        "a parent and two children"
+    );
+}
+
+/// The sources of the library.
+fn library() -> Crate {
+    let mut crate_ = Crate::default();
+    for file in library_sources() {
+        crate_.add(&file.path, &file.text);
+    }
+    crate_
+}
+
+/// A crate of the given files, each with its path and its text.
+fn planted(files: &[(&str, &str)]) -> Crate {
+    let mut crate_ = Crate::default();
+    for (file, source) in files {
+        crate_.add(Path::new(file), source);
+    }
+    crate_
+}
+
+/// The modules that each module imports.
+type Imports<'a> = BTreeMap<&'a Module, BTreeSet<&'a Module>>;
+
 /// The modules of a crate, as text.
 #[derive(Default)]
 struct Crate {
@@ -101,8 +173,7 @@ impl Crate {
         self.files.insert(module, Source::read(file, text));
     }
 
-    /// The modules that each module imports.
-    fn imports(&self) -> BTreeMap<&Module, BTreeSet<&Module>> {
+    fn imports(&self) -> Imports<'_> {
         let imports = self.files.iter().map(|(module, source)| {
             let found = source.paths.iter();
             let found = found.filter_map(|path| self.resolve(module, path, 0));
@@ -147,35 +218,53 @@ impl Crate {
         self.files.get_key_value(&at).map(|(module, _)| module)
     }
 
+    /// The imports between files of the same folder, without its `mod.rs`.
+    fn sibling_imports(&self) -> Imports<'_> {
+        let mut imports = self.imports();
+        imports.retain(|module, _| !self.is_parent(module));
+        for (module, imported) in &mut imports {
+            imported.retain(|other| {
+                self.folder(other) == self.folder(module) && !self.is_parent(other)
+            });
+        }
+        imports
+    }
+
     /// Each circle whose files lie in several folders, as text.
     fn circles_across_folders(&self) -> Vec<String> {
         let imports = self.imports();
-        let reached: BTreeMap<_, _> = imports
-            .keys()
-            .map(|module| (*module, reachable(module, &imports)))
-            .collect();
-        let mut known = BTreeSet::new();
-        let mut circles = Vec::new();
-        for (module, reaches) in &reached {
-            let circle: BTreeSet<_> = reaches
-                .iter()
-                .filter(|other| reached[**other].contains(module))
-                .copied()
-                .collect();
+        let mut circles = circles(&imports);
+        circles.retain(|circle| {
             let folders: BTreeSet<_> = circle.iter().map(|m| self.folder(m)).collect();
-            if folders.len() < 2 || !known.insert(circle.clone()) {
-                continue;
-            }
+            folders.len() > 1
+        });
+        self.describe(&circles, &imports)
+    }
+
+    /// Each circle of files in the same folder that does not need its `mod.rs`, as text.
+    fn circles_between_siblings(&self) -> Vec<String> {
+        let imports = self.sibling_imports();
+        self.describe(&circles(&imports), &imports)
+    }
+
+    /// The imports of each circle, one in a line.
+    fn describe(&self, circles: &[BTreeSet<&Module>], imports: &Imports<'_>) -> Vec<String> {
+        let describe = |circle: &BTreeSet<&Module>| {
             let lines = circle.iter().flat_map(|from| {
-                let into = imports[*from].intersection(&circle);
+                let into = imports[*from].intersection(circle);
                 into.map(|to| {
                     let (from, to) = (&self.files[*from].file, &self.files[*to].file);
                     format!("{} imports {}", from.display(), to.display())
                 })
             });
-            circles.push(lines.collect::<Vec<_>>().join("\n"));
-        }
-        circles
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        circles.iter().map(describe).collect()
+    }
+
+    fn is_parent(&self, module: &Module) -> bool {
+        let name = self.files[module].file.file_stem();
+        name.is_some_and(|name| name == "mod" || name == "lib")
     }
 
     fn folder(&self, module: &Module) -> &Path {
@@ -213,11 +302,28 @@ impl Source {
     }
 }
 
-/// All modules that a module imports, directly or indirectly.
-fn reachable<'a>(
-    from: &'a Module,
-    imports: &BTreeMap<&'a Module, BTreeSet<&'a Module>>,
-) -> BTreeSet<&'a Module> {
+/// The largest sets of at least two modules in which each module reaches each other module by imports.
+fn circles<'a>(imports: &Imports<'a>) -> Vec<BTreeSet<&'a Module>> {
+    let reached: BTreeMap<_, _> = imports
+        .keys()
+        .map(|module| (*module, reachable(module, imports)))
+        .collect();
+    let mut known = BTreeSet::new();
+    for (module, reaches) in &reached {
+        let circle: BTreeSet<_> = reaches
+            .iter()
+            .filter(|other| reached[**other].contains(module))
+            .copied()
+            .collect();
+        if circle.len() > 1 {
+            known.insert(circle);
+        }
+    }
+    known.into_iter().collect()
+}
+
+/// All modules that can be reached from one by imports.
+fn reachable<'a>(from: &'a Module, imports: &Imports<'a>) -> BTreeSet<&'a Module> {
     let mut reached = BTreeSet::new();
     let mut next = vec![from];
     while let Some(module) = next.pop() {

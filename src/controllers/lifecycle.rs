@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::api_calls::{call_api, read_whole_pod};
 use super::wait_queue::WaitQueue;
 use super::written_versions::WrittenVersions;
-use super::{ControllerContext, PodKey, pod_write_failures};
+use super::{ControllerContext, PodKey, step_writes};
 use crate::api::keys;
 use crate::cluster::events::pod_reference;
 use crate::cluster::presence::{ObjectLookup, Presence};
@@ -231,8 +231,7 @@ impl LifecycleController {
         request: impl Future<Output = Result<Pod, Error>>,
     ) -> Result<Pod, ReconcileOutcome> {
         let written =
-            pod_write_failures::write_lifecycle_step(&self.context, pod, description, request)
-                .await?;
+            step_writes::write_lifecycle_step(&self.context, pod, description, request).await?;
         let PodMetadata {
             uid,
             resource_version,
@@ -323,7 +322,7 @@ impl LifecycleController {
         if let Some(patch) = LifecycleStep::drop_dirty_patch(pod, &obsolete) {
             let metadata = patch["metadata"].clone();
             let request = pod_requests::patch_metadata(&self.context.client, pod, metadata);
-            pod_write_failures::write_lifecycle_step(
+            step_writes::write_lifecycle_step(
                 &self.context,
                 pod,
                 "drop expected finalizers",

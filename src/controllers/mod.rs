@@ -13,6 +13,7 @@ mod pod_write_failures;
 mod queues;
 pub mod rule_endpoints;
 pub(crate) mod rules;
+mod step_writes;
 mod wait_events;
 mod wait_queue;
 mod written_versions;

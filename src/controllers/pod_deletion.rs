@@ -8,7 +8,7 @@ use serde_json::json;
 use tracing::info;
 
 use super::api_calls::{call_api, call_outcome, read_whole_pod, with_api_deadline};
-use super::{ControllerContext, PodKey, pod_write_failures};
+use super::{ControllerContext, PodKey, pod_write_failures, step_writes};
 use crate::api::keys::{self, Family};
 use crate::api_request::ApiFailure;
 use crate::cluster::events::pod_reference;
@@ -96,8 +96,7 @@ async fn write_labels(
         patch["annotations"] = json!({ (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null });
     }
     let request = pod_requests::patch_metadata(&context.client, pod, patch);
-    pod_write_failures::write_lifecycle_step(context, pod, "write a step of a deletion", request)
-        .await?;
+    step_writes::write_lifecycle_step(context, pod, "write a step of a deletion", request).await?;
     Ok(())
 }
 
@@ -110,7 +109,7 @@ async fn cancel_deletion(context: &ControllerContext, pod: &Pod) -> Result<(), R
         },
     });
     let request = pod_requests::patch_metadata(&context.client, pod, patch);
-    pod_write_failures::write_lifecycle_step(context, pod, "cancel a deletion", request).await?;
+    step_writes::write_lifecycle_step(context, pod, "cancel a deletion", request).await?;
     Ok(())
 }
 

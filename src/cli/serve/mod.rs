@@ -7,6 +7,7 @@ mod listeners;
 pub mod metrics;
 mod registration;
 mod replica;
+mod run;
 mod watchdog;
 
 use tokio_util::sync::CancellationToken;

@@ -1,4 +1,4 @@
-//! One replica of the server: its parts, how they are built, and the order in which they run.
+//! One replica of the server: its parts, and how they are built.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,12 +6,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use kube::Client;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::certificates::{self, SelfManagedCertificates};
-use super::controllers::{ControllerParts, start_controllers};
-use super::ending::{self, RunningTasks};
-use super::listeners::Listeners;
 use super::{metrics, registration, watchdog};
 use crate::admission::denial_counts::DenialCounts;
 use crate::admission::{self, AdmissionContext, AdmissionSettings};
@@ -129,37 +125,6 @@ impl Replica {
         Ok(replica)
     }
 
-    /// Runs the replica until it ends, and drains its reviews.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let limits = self.limits();
-        let listeners = Listeners::bind(&self.args).await?;
-        let listening = listeners.start(&self, &limits)?;
-        if self.args.install {
-            self.install_webhooks().await?;
-        }
-        // After the installation, because before it missing webhook configurations are no problem.
-        self.watch_registration()?;
-        let candidacy = CancellationToken::new();
-        let controllers = start_controllers(ControllerParts {
-            args: &self.args,
-            client: &self.client,
-            caches: &self.caches,
-            owners: &self.owners,
-            ledgers: &self.ledgers,
-            endpoint_caller: &self.endpoint_caller,
-            controller_stats: &self.controller_stats,
-            leading: self.leading,
-            candidacy: candidacy.clone(),
-            supervisor: &self.supervisor,
-        });
-        let running = RunningTasks {
-            listening,
-            controllers,
-            candidacy,
-        };
-        ending::end(&self.supervisor, &self.caches.index, &limits, running).await
-    }
-
     fn register_metrics(&self, is_leading: watch::Receiver<bool>) {
         process::register_process_metrics(&self.exposition);
         let collector = metrics::MetricsCollector {
@@ -176,7 +141,7 @@ impl Replica {
         metrics::register_metrics_collector(&self.exposition, collector);
     }
 
-    fn limits(&self) -> Limits {
+    pub(super) fn limits(&self) -> Limits {
         let args = &self.args;
         Limits {
             connections: to_usize(args.webhooks.max_connections),
@@ -217,7 +182,7 @@ impl Replica {
     }
 
     /// Waits until the caches are listed, and applies the webhook configurations.
-    async fn install_webhooks(&self) -> anyhow::Result<()> {
+    pub(super) async fn install_webhooks(&self) -> anyhow::Result<()> {
         tokio::select! {
             () = self.caches.index.wait_listed() => {}
             fault = self.supervisor.wait_for_fault() => return Err(fault.into()),
@@ -238,7 +203,7 @@ impl Replica {
         install::apply_configurations(&self.client, &settings, has_segments).await
     }
 
-    fn watch_registration(&self) -> anyhow::Result<()> {
+    pub(super) fn watch_registration(&self) -> anyhow::Result<()> {
         let needed = registration::required_configurations(&self.args.cluster.namespace)?;
         let wake = self.certificates.as_ref().map(|own| Arc::clone(&own.wake));
         let observer = registration::configuration_observer(&self.args, &self.path_guard, wake);

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::draft::Draft;
 use super::headroom::Headroom;
-use super::membership;
 use super::observed::{Pvc, UNMANAGED_NANOS};
 use super::obstacles;
 use super::plan::{self, OwnershipChange};
@@ -129,7 +128,7 @@ pub fn adopt_orphans(facts: &SetFacts, draft: &mut Draft, headroom: &mut Headroo
         // An orphan that has left with its PVCs returns only if an instance is missing. Otherwise a scale-in would
         // delete it with its PVCs.
         let is_taken = facts.members.contains_key(&id);
-        if has_left(pod) && (is_taken || !membership::may_instance_return(facts, draft, id)) {
+        if has_left(pod) && (is_taken || !may_instance_return(facts, draft, id)) {
             report_outside_orphan(facts, draft, pod);
             continue;
         }
@@ -394,4 +393,14 @@ pub fn has_other_pvcs(facts: &SetFacts, pod: &Pod, id: i64) -> bool {
     let others = facts.owned_pvcs_with_id(id);
     let mut others = others.filter(|pvc| !pvc.terminating && !facts.keeps_pvc(pvc));
     others.any(|pvc| !pod.spec.pvcs.contains(&pvc.name) && mounted.contains(&template(pvc)))
+}
+
+/// Whether the set has this ID, or can take it again because an instance is missing and the pool has space for the
+/// entry.
+pub fn may_instance_return(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
+    let entering = facts.observed.pods_to_include.len();
+    let is_short = || pool::counted_ids(facts, draft).len() + entering < facts.strategy.replicas;
+    let is_free =
+        || !facts.foreign.contains(&id) && Headroom::beside_draft(facts, draft).take_entry();
+    draft.ids.contains_key(&id) || is_short() && is_free()
 }

@@ -112,7 +112,7 @@ fn settle_finished(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) -> bool 
     if id.is_some_and(|id| draft.returning.contains(&id)) {
         return false; // another finished Pod of this ID brings the PVCs back
     }
-    if let Some(id) = id.filter(|id| may_instance_return(facts, draft, *id))
+    if let Some(id) = id.filter(|id| inclusion::may_instance_return(facts, draft, *id))
         && !inclusion::has_other_pvcs(facts, pod, id)
         && !do_pvcs_leave_with_another(facts, pod)
         && inclusion::take_mounted_pvcs(facts, draft, pod, id)
@@ -141,16 +141,6 @@ pub fn update_min_ready(facts: &SetFacts, draft: &mut Draft) {
             draft.patch_annotation(pod, keys::MIN_READY_SECONDS, wanted.clone());
         }
     }
-}
-
-/// Whether the set has this ID, or can take it again because an instance is missing and the pool has space for the
-/// entry.
-pub fn may_instance_return(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
-    let entering = facts.observed.pods_to_include.len();
-    let is_short = || pool::counted_ids(facts, draft).len() + entering < facts.strategy.replicas;
-    let is_free =
-        || !facts.foreign.contains(&id) && Headroom::beside_draft(facts, draft).take_entry();
-    draft.ids.contains_key(&id) || is_short() && is_free()
 }
 
 /// Whether PVCs that a Pod mounts leave, or have left, together with another Pod that mounts them. This happens if both

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -64,16 +64,6 @@ pub(super) fn without_entries(text: &str, keys: &[String]) -> Option<String> {
     let before = entries.len();
     entries.retain(|key, _| !keys.contains(key));
     (entries.len() < before).then(|| value.to_string())
-}
-
-impl super::LifecycleStep {
-    /// The merge patch that removes the entries `stale_keys` from the Pod's annotation. `stale_keys` are the keys in
-    /// [`super::LifecycleStep::dirty`] whose object does not exist, or whose Service no longer selects the Pod. `None`
-    /// if the annotation has none of these entries.
-    pub fn drop_dirty_patch(pod: &Pod, stale_keys: &[String]) -> Option<Value> {
-        let text = without_entries(pod.annotation(keys::AVAILABLE_CONDITIONS)?, stale_keys)?;
-        Some(json!({ "metadata": { "annotations": { keys::AVAILABLE_CONDITIONS: text } } }))
-    }
 }
 
 fn null_as_empty<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, String>, D::Error> {

@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::label_name::is_label_name;
 use super::operation::{OperationWrite, PodGates};
 use super::operator::DELETION_ID;
-use super::phase::OperationLabels;
+use super::stored_operations::{labels_by_id, lifecycle_label_owner};
 use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, min_ready, restarts};
 use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
@@ -249,38 +248,6 @@ impl<'a> LifecycleWrite<'a> {
     }
 }
 
-/// The phase of each ID in the stored labels. Idle IDs are left out, so the map is empty if no operation is in flight.
-pub fn stored_phases(pod: &Pod) -> BTreeMap<String, Phase> {
-    let (ids, _) = labels_by_id(&pod.metadata.labels);
-    let phases = ids
-        .into_iter()
-        .map(|(id, labels)| (id, Phase::from_labels(&labels)));
-    phases.filter(|(_, phase)| *phase != Phase::Idle).collect()
-}
-
-/// Whether an ID has the label with the type of its operation. Without the label no rule is asked about the ID.
-pub fn has_operation_type(pod: &Pod, id: &str) -> bool {
-    pod.label(&Family::OperationType.key(id))
-        .is_some_and(is_label_name)
-}
-
-/// IDs that wait in PreCheck and cannot leave it, because the label with their type is missing. Sorted.
-pub fn ids_without_type(pod: &Pod) -> Vec<String> {
-    let undone = |id: &str| pod.label(&Family::UndoOperationType.key(id)).is_some();
-    let waiting = stored_phases(pod)
-        .into_iter()
-        .filter(|(_, phase)| *phase == Phase::PreCheck);
-    waiting
-        .map(|(id, _)| id)
-        .filter(|id| !has_operation_type(pod, id) && !undone(id))
-        .collect()
-}
-
-/// Whether an ID keeps the Pod off traffic. Its rules allowed it to take the Pod off.
-pub fn is_held_offline(pod: &Pod) -> bool {
-    stored_phases(pod).into_values().any(Phase::holds_offline)
-}
-
 /// Row 5: whether the operator may work. The protection finalizers must be gone (contract Q3), and the kubelet must
 /// have followed the condition. While Ready is still True, the Pod still gets traffic. If the operation ended before
 /// the kubelet set Ready to False, the Pod would come back and then become unavailable again by the kubelet's late
@@ -302,12 +269,6 @@ fn is_traffic_restored(pod: &Pod) -> bool {
 fn may_serve(pod: &Pod) -> bool {
     restarts::pending_restarts(pod).is_none()
         && (!pod.has_service_ready_gate() || pod.condition(keys::SERVICE_READY) == Some(true))
-}
-
-/// The family and the ID of a label of the lifecycle. For a permission, the type takes the place of the ID. `None` for
-/// any other label, and for a malformed key, which the API server refuses.
-fn lifecycle_label_owner(key: &str) -> Option<(Family, &str)> {
-    Family::parse(key).filter(|(_, id)| is_label_name(id))
 }
 
 /// The value to store for an announcement of a deletion that this write adds: the value of `operating` of the operation
@@ -345,25 +306,4 @@ fn announced_deletion_value(
         ([(_, operating_value)], _) | ([], [(_, operating_value)]) => operating_value.clone(),
         _ => stamp.to_owned(),
     })
-}
-
-/// Labels by ID, and operation permissions by type.
-fn labels_by_id(
-    labels: &BTreeMap<String, String>,
-) -> (BTreeMap<String, OperationLabels>, BTreeMap<String, String>) {
-    let (mut ids, mut permissions) = (BTreeMap::<String, OperationLabels>::new(), BTreeMap::new());
-    for (key, value) in labels {
-        match lifecycle_label_owner(key) {
-            Some((Family::OperationPermission, type_)) => {
-                permissions.insert(type_.to_owned(), value.clone());
-            }
-            Some((family, id)) => {
-                ids.entry(id.to_owned())
-                    .or_default()
-                    .insert(family, value.clone());
-            }
-            None => {}
-        }
-    }
-    (ids, permissions)
 }

@@ -33,19 +33,18 @@ mod phase;
 mod restart_record;
 pub mod restarts;
 pub(crate) mod service_obstacles;
+mod stored_operations;
 mod user_labels;
 mod validate;
 
 pub use expected_finalizers::ExpectedFinalizers;
-pub use lifecycle_write::{
-    LifecycleWrite, has_operation_type, ids_without_type, is_held_offline, is_ready_to_operate,
-    stored_phases,
-};
+pub use lifecycle_write::{LifecycleWrite, is_ready_to_operate};
 pub use next_step::{
     LifecycleStep, controller_step, controller_step_with_passed, follow_readiness,
 };
 pub use patch::LabelPatch;
 pub use phase::Phase;
+pub use stored_operations::{has_operation_type, ids_without_type, is_held_offline, stored_phases};
 pub use user_labels::are_user_labels_changed;
 pub use validate::{LifecycleError, validate};
 

@@ -1,5 +1,8 @@
 //! What the lifecycle controller does for a Pod: its own rows of contract 3.2, and the steps that the webhook missed.
 
+use serde_json::{Value, json};
+
+use super::expected_finalizers::without_entries;
 use super::{ExpectedFinalizers, LabelPatch, LifecycleWrite, Phase, Stage, min_ready, restarts};
 use crate::api::keys;
 use crate::domain::pod::{Pod, PodCondition};
@@ -30,6 +33,14 @@ impl LifecycleStep {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         *self == LifecycleStep::default()
+    }
+
+    /// The merge patch that removes the entries `stale_keys` from the Pod's annotation. `stale_keys` are the keys in
+    /// [`LifecycleStep::dirty`] whose object does not exist, or whose Service no longer selects the Pod. `None`
+    /// if the annotation has none of these entries.
+    pub fn drop_dirty_patch(pod: &Pod, stale_keys: &[String]) -> Option<Value> {
+        let text = without_entries(pod.annotation(keys::AVAILABLE_CONDITIONS)?, stale_keys)?;
+        Some(json!({ "metadata": { "annotations": { keys::AVAILABLE_CONDITIONS: text } } }))
     }
 }
 

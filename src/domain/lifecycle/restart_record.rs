@@ -5,14 +5,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::is_held_offline;
-use super::restarts::ASSUMED_AFTER_NANOS;
+use super::stored_operations::is_held_offline;
 use crate::api::keys;
 use crate::domain::digest::Digest;
 use crate::domain::inplace::{
     self, ContainerBefore, InPlaceRestart, RestartProgress, RunningContainers,
 };
 use crate::domain::pod::Pod;
+
+/// Time after the change when a restart that cannot be proven is assumed to be done. A claim for the change would lapse
+/// at the same time: after the API server's request timeout (60 s by default) and the margin of the ledger (15 s).
+pub const ASSUMED_AFTER_NANOS: u64 = 75_000_000_000;
 
 /// The containers whose restart a Pod waits for, by name. `Display` writes a clause, such as "container app to restart
 /// for its new image".

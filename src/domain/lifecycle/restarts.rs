@@ -9,15 +9,11 @@
 //!
 //! Only the webhook writes the annotation. It ignores the value of the annotation in a request.
 
-pub use super::restart_record::PendingRestarts;
+pub use super::restart_record::{ASSUMED_AFTER_NANOS, PendingRestarts};
 use super::restart_record::{ContainerProgress, digest_text, names_same_image};
 use crate::api::keys;
 use crate::domain::inplace::{self, RestartProgress, RunningContainers};
 use crate::domain::pod::Pod;
-
-/// Time after the change when a restart that cannot be proven is assumed to be done. A claim for the change would lapse
-/// at the same time: after the API server's request timeout (60 s by default) and the margin of the ledger (15 s).
-pub const ASSUMED_AFTER_NANOS: u64 = 75_000_000_000;
 
 /// The restarts that keep the Pod off traffic. `None` if there are none, or if the Pod has finished.
 pub fn pending_restarts(pod: &Pod) -> Option<PendingRestarts> {

@@ -55,7 +55,7 @@ pub struct ContainerStatus {
     /// The resources that are in force.
     pub resources: Resources,
     /// Why the container does not run, from `state.waiting`.
-    #[serde(rename = "state", deserialize_with = "parse::waiting_state")]
+    #[serde(rename = "state", deserialize_with = "waiting_state")]
     pub waiting: Option<Box<WaitingState>>,
 }
 
@@ -115,6 +115,19 @@ pub struct WaitingState {
     pub reason: String,
     /// The reason, in a sentence of at most 200 bytes.
     pub message: String,
+}
+
+fn waiting_state<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<WaitingState>>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct State {
+        waiting: Option<Box<WaitingState>>,
+    }
+    let mut waiting = parse::null_as_default::<_, State>(d)?.waiting;
+    if let Some(waiting) = &mut waiting {
+        waiting.message = parse::truncate_message(std::mem::take(&mut waiting.message));
+    }
+    Ok(waiting)
 }
 
 /// Values of `state.waiting.reason` that say that a container cannot run as the Pod describes it. The kubelet sets them

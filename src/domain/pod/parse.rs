@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use super::{PodCondition, RESIZE_IN_PROGRESS, RESIZE_PENDING, WaitingState};
+use super::{PodCondition, RESIZE_IN_PROGRESS, RESIZE_PENDING};
 use crate::api::keys;
 use crate::domain::interner::Shared;
 
@@ -80,21 +80,6 @@ pub(super) fn shared_resizable<'de, D: Deserializer<'de>>(
     d: D,
 ) -> Result<Shared<serde_json::Value>, D::Error> {
     resizable_resources(d).map(Shared::from)
-}
-
-pub(super) fn waiting_state<'de, D: Deserializer<'de>>(
-    d: D,
-) -> Result<Option<Box<WaitingState>>, D::Error> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct State {
-        waiting: Option<Box<WaitingState>>,
-    }
-    let mut waiting = null_as_default::<_, State>(d)?.waiting;
-    if let Some(waiting) = &mut waiting {
-        waiting.message = truncate_message(std::mem::take(&mut waiting.message));
-    }
-    Ok(waiting)
 }
 
 /// Cuts a message to [`MESSAGE_LIMIT`]. The cut message ends with an ellipsis, after a whole word if possible.

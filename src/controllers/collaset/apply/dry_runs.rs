@@ -12,7 +12,9 @@ use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::{MAX_LATE_BACKOFF, RefusalKey};
 use super::super::requests::{RequestError, request_with_deadline};
 use super::PlanExecution;
-use super::pods::{describe_pod_change, describe_pod_deletion, pod_patch_body, resize_patch};
+use super::pod_patches::{
+    describe_pod_change, describe_pod_deletion, pod_patch_body, resize_patch,
+};
 use crate::api::keys;
 use crate::cluster::pod_requests;
 use crate::domain::collaset::plan::{DryRunChange, PodPatch};

@@ -8,6 +8,7 @@ mod fence;
 mod finalizer;
 mod live_state;
 mod orphaning;
+mod pod_patches;
 mod pods;
 mod pvcs;
 mod resource_context;

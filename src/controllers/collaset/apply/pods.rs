@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::names::NameSlot;
-use super::super::owner;
 use super::super::reconcile_state::{HELD_BACKOFF, MIN_RECONCILE_INTERVAL};
 use super::super::refusals::{BatchKind, RefusalKey};
 use super::super::requests::{Halt, RequestError, request_with_deadline, worse_result};
@@ -15,6 +14,9 @@ use super::batch::{self, WriteRequest};
 use super::dry_runs::{self, DryRunOutcome};
 use super::fence;
 use super::live_state::{self, LiveState};
+use super::pod_patches::{
+    describe_pod_change, describe_pod_deletion, pod_patch_body, pod_preconditions, resize_patch,
+};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::cluster::pod_requests;
@@ -432,38 +434,6 @@ async fn patch_for_pod(
     Ok(written)
 }
 
-fn pod_preconditions(pod: &Pod, version: u64) -> Value {
-    json!({ "uid": pod.metadata.uid, "resourceVersion": version.to_string() })
-}
-
-/// The strategic merge patch for the resize of a Pod; `spec` is the new content of the field.
-pub(super) fn resize_patch(pod: &Pod, version: u64, spec: &Value) -> Value {
-    json!({ "metadata": pod_preconditions(pod, version), "spec": spec })
-}
-
-/// The strategic merge patch of all changes except the resize; `None` if there are none.
-pub(super) fn pod_patch_body(set: &CollaSet, change: &PodPatch, version: u64) -> Option<Value> {
-    let mut metadata = pod_preconditions(&change.pod, version);
-    let preconditions = metadata.clone();
-    if !change.labels.is_empty() {
-        metadata["labels"] = change.labels.to_merge_patch();
-    }
-    if !change.annotations.is_empty() {
-        metadata["annotations"] = json!(change.annotations);
-    }
-    if let Some(owners) = owner::owner_references_patch(set, change.ownership) {
-        metadata["ownerReferences"] = owners;
-    }
-    if metadata == preconditions && change.spec.is_none() {
-        return None;
-    }
-    let mut body = json!({ "metadata": metadata });
-    if let Some(spec) = &change.spec {
-        body["spec"] = spec.clone();
-    }
-    Some(body)
-}
-
 /// Sets the name in the body: the name that the body has, or a name that is chosen for the slot after `generateName`.
 pub fn assign_name(execution: &PlanExecution<'_>, slot: &NameSlot, body: &mut Value) -> String {
     if let Some(name) = body["metadata"]["name"].as_str() {
@@ -510,14 +480,6 @@ fn deletion_step(pod: &Pod) -> FailedStep {
     }
 }
 
-pub(super) fn describe_pod_change(name: &str) -> String {
-    format!("change of Pod {name}")
-}
-
-pub(super) fn describe_pod_deletion(name: &str) -> String {
-    format!("deletion of Pod {name}")
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -526,33 +488,6 @@ mod tests {
     fn pod() -> Pod {
         let pod = json!({ "metadata": { "name": "web-a", "uid": "1", "resourceVersion": "7" } });
         serde_json::from_value(pod).unwrap()
-    }
-
-    #[test]
-    fn one_patch_carries_all_but_the_resize() {
-        let mut set = CollaSet::default();
-        set.metadata.uid = Some("set".into());
-        let mut change = PodPatch {
-            pod: pod().into(),
-            resize: Some(json!({})),
-            ..PodPatch::default()
-        };
-        assert_eq!(pod_patch_body(&set, &change, 8), None);
-        change.labels.0.insert("a".into(), None);
-        change.annotations.insert("b".into(), Some("1".into()));
-        change.ownership = OwnershipChange::Release;
-        change.spec = Some(json!({ "containers": [{ "name": "app", "image": "x" }] }));
-        assert_eq!(
-            pod_patch_body(&set, &change, 8),
-            Some(json!({
-                "metadata": {
-                    "uid": "1", "resourceVersion": "8",
-                    "labels": { "a": null }, "annotations": { "b": "1" },
-                    "ownerReferences": [{ "$patch": "delete", "uid": "set" }],
-                },
-                "spec": { "containers": [{ "name": "app", "image": "x" }] },
-            }))
-        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::StatusView;
 use super::refusals::{WaitRefusal, pod_refusals};
 use super::wait_reasons::WaitReasonCounts;
+use super::wait_view::{PodWait, WaitView};
 use crate::api::size_limits::{self, MAX_DETAILS_BYTES};
 use crate::cluster::index::RuleEntry;
 use crate::domain::lifecycle::Stage;
@@ -70,31 +71,7 @@ pub fn count_reasons(view: &StatusView<'_>, waits: &[StageWait], reasons: &mut W
     }
 }
 
-/// A Pod that waits in a stage, with the facts that explain its wait.
-pub struct PodWait<'a> {
-    pub pod: &'a Pod,
-    pub stage: Stage,
-    /// The name of the Pod that is first in the wait queue, if it comes before this Pod.
-    pub behind: Option<&'a str>,
-    /// Whether the Pod is down for a moment and may become available again by itself.
-    pub is_briefly_down: bool,
-    /// Whether no budget holds the Pod, because the Pod is deleted with its CollaSet.
-    pub is_deleted_with_collaset: bool,
-}
-
-/// The facts that explain the waits for one rule object.
-pub struct WaitView<'a> {
-    /// The facts from which the status is computed.
-    pub status: &'a StatusView<'a>,
-    /// Whether admission denies every disruption, because the number of replicas of an owner is not known.
-    pub denies_all: bool,
-}
-
 impl<'a> WaitView<'a> {
-    pub fn new(status: &'a StatusView<'a>, denies_all: bool) -> WaitView<'a> {
-        WaitView { status, denies_all }
-    }
-
     fn find_pod(&self, uid: &Uid) -> Option<&'a Pod> {
         let namespace = &self.status.entry.snapshot.rules.namespace;
         self.status.state.pod(namespace, uid).map(|pod| &**pod)

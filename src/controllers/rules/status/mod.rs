@@ -7,6 +7,7 @@ mod details;
 mod patch;
 mod refusals;
 mod wait_reasons;
+mod wait_view;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::super::super::rule_endpoints;
 use super::conditions::{find_conditions, to_status_value};
-use super::details::{WaitView, wait_details};
+use super::details::wait_details;
+use super::wait_view::WaitView;
 use super::{StatusUrgency, StatusView};
 use crate::api::podtransitionrule::RuleState;
 use crate::api::size_limits::{self, MAX_TARGETS_BYTES};

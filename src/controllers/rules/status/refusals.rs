@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::super::rule_endpoints;
-use super::details::{PodWait, WaitView};
+use super::wait_view::{PodWait, WaitView};
 use crate::api::size_limits;
 use crate::domain::lifecycle::{Stage, ids_without_type};
 use crate::domain::messages;

@@ -4,7 +4,7 @@
 //! removes the annotation. Neither this rollout nor a later one carries out a recorded command again, even if a write
 //! fails in between. A refused command is recorded too, because it was answered.
 
-use super::steps::{first_step_status, move_to_step};
+use super::position::{first_step_status, move_to_step};
 use crate::api::collaset::RolloutStatus;
 use crate::api::keys;
 use crate::domain::collaset::draft::Draft;

@@ -6,6 +6,7 @@
 //! takes no steps.
 
 mod command;
+mod position;
 mod steps;
 
 pub use command::{ABORT, PROMOTE, RETRY};

@@ -3,16 +3,14 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
 use super::command;
+use super::position::{first_step_status, move_to_step};
 use crate::api::collaset::RolloutStatus;
 use crate::api::keys;
 use crate::domain::collaset::draft::Draft;
 use crate::domain::collaset::pool;
 use crate::domain::collaset::set_facts::SetFacts;
 use crate::domain::collaset::set_operations::{self, SetOperation};
-use crate::domain::collaset::status::condition_time;
 use crate::domain::collaset::strategy::{ResolvedStep, UpdateScope};
 use crate::domain::pod::Pod;
 
@@ -56,26 +54,6 @@ pub fn remaining_command(status: &RolloutStatus) -> Option<RolloutStatus> {
         command: status.command.clone(),
         ..RolloutStatus::default()
     })
-}
-
-/// The status of a rollout that begins.
-pub(super) fn first_step_status(facts: &SetFacts) -> RolloutStatus {
-    let mut status = RolloutStatus {
-        revision: facts.rollout.revision.clone(),
-        command: facts.rollout.last_command.clone(),
-        ..RolloutStatus::default()
-    };
-    if !facts.rollout.steps.is_empty() {
-        move_to_step(facts, &mut status, 1);
-    }
-    status
-}
-
-/// Moves the status to a step, numbered from 1.
-pub(super) fn move_to_step(facts: &SetFacts, status: &mut RolloutStatus, step: usize) {
-    status.step = i32::try_from(step).unwrap_or(i32::MAX);
-    status.steps = i32::try_from(facts.rollout.len()).unwrap_or(i32::MAX);
-    status.step_since = Some(Time(condition_time(facts.observed.now_nanos)));
 }
 
 /// Moves to the next step if the current step is over. A step must be stored as begun before it can be over.

@@ -60,7 +60,7 @@ impl CanaryWatch {
 
 fn canary_message(down: &[&Arc<Pod>], step: &str) -> String {
     let names: Vec<&str> = down.iter().map(|pod| &*pod.metadata.name).collect();
-    let names = match names.len() > waits::MAX_NAMES {
+    let names = match names.len() > super::MAX_NAMES {
         true => format!(": {}", messages::list_names(&names, MAX_NAMES)),
         false => String::new(),
     };

@@ -11,7 +11,7 @@ use super::super::strategy::{UpdatePolicy, UpdateScope};
 use super::super::{pool, update};
 use super::membership_requests::MembershipRequests;
 use super::pods_down::{container_failure, describe_stuck_pods, is_coming_back, is_down};
-use super::{is_operating, waits};
+use super::{MAX_NAMES, is_operating, waits};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
 use crate::domain::lifecycle::{Phase, stored_phases};
@@ -293,7 +293,7 @@ fn pods_to_end(facts: &SetFacts, draft: &Draft) -> Vec<Arc<Pod>> {
         facts.strategy.sequence && !facts.members.contains_key(id) && is_wanted(id)
     });
     let pods = vacant.flat_map(|(_, pods)| pods);
-    pods.take(waits::MAX_NAMES).map(Arc::clone).collect()
+    pods.take(MAX_NAMES).map(Arc::clone).collect()
 }
 
 /// Describes the first Pods that are stuck on older revisions and that the rollout does not reach. Each follows `; `
@@ -339,7 +339,7 @@ fn describe_left_out_pods(facts: &SetFacts, draft: &Draft) -> String {
         let revision = revision.unwrap_or("unknown");
         format!("; Pod {name} is stuck on revision {revision}, and the rollout does not reach it: {remedy} to have it updated")
     });
-    left_out.take(waits::MAX_NAMES).collect()
+    left_out.take(MAX_NAMES).collect()
 }
 
 /// Returns what uses up `maxUnavailable`, without Pods that are on their way back to service and that the message

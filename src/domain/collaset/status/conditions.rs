@@ -11,6 +11,7 @@ use super::super::draft::Draft;
 use super::super::plan::Shortfall;
 use super::super::set_facts::SetFacts;
 use super::condition_inputs::ConditionInputs;
+use super::condition_time::condition_time;
 use super::{deletion_waits, progress, waits};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::domain::messages;
@@ -160,12 +161,6 @@ pub(super) fn with_remedy(reason: &str, message: String) -> String {
         "Paused" => message + waits::UNPAUSE_REMEDY,
         _ => message,
     }
-}
-
-/// Returns the time for a condition, in whole seconds. `now_nanos` is in nanoseconds since 1970.
-pub fn condition_time(now_nanos: u64) -> Timestamp {
-    let seconds = i64::try_from(now_nanos / 1_000_000_000).unwrap_or(0);
-    Timestamp::from_second(seconds).unwrap_or_default()
 }
 
 /// Sets a condition. Its transition time changes only when its status changes.

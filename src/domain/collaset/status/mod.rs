@@ -2,9 +2,11 @@
 
 mod canaries;
 mod condition_inputs;
+mod condition_time;
 mod conditions;
 mod deletion_waits;
 mod failed_step;
+mod finalizer_waits;
 mod membership_requests;
 mod pods_down;
 mod progress;
@@ -14,7 +16,7 @@ mod rollout_events;
 pub(super) mod waits;
 
 pub use canaries::{CanaryWatch, rollout_pause};
-pub use conditions::condition_time;
+pub use condition_time::condition_time;
 pub use failed_step::{FailedStep, report_failed_step};
 pub use rollout_events::rollout_events;
 
@@ -29,6 +31,9 @@ use crate::api::collaset::{CollaSetStatus, RolloutStatus};
 use crate::api::keys;
 use crate::domain::lifecycle::{Phase, stored_phases};
 use crate::domain::pod::Pod;
+
+/// Most Pods that one message names.
+const MAX_NAMES: usize = 3;
 
 /// Builds the status from the facts and the position of the rollout.
 pub fn build_status(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::set_facts::SetFacts;
 use super::super::set_operations::{self, SetOperation};
-use super::waits;
+use super::MAX_NAMES;
 use crate::domain::lifecycle::{Stage, stored_phases};
 use crate::domain::pod::Pod;
 
@@ -34,7 +34,7 @@ pub(super) fn describe_stuck_pods(facts: &SetFacts, pods: &[&Arc<Pod>]) -> Optio
             container_failure(p)?
         ))
     });
-    let descriptions: Vec<String> = descriptions.take(waits::MAX_NAMES).collect();
+    let descriptions: Vec<String> = descriptions.take(MAX_NAMES).collect();
     (!descriptions.is_empty()).then(|| descriptions.join("; "))
 }
 

@@ -6,7 +6,7 @@ use super::condition_inputs::ConditionInputs;
 use super::conditions::with_remedy;
 use super::membership_requests::MembershipRequests;
 use super::pods_down::{is_down, is_pod_stuck};
-use super::waits;
+use super::{MAX_NAMES, waits};
 use crate::api::collaset::CollaSetStatus;
 use crate::domain::messages;
 
@@ -35,7 +35,7 @@ impl ConditionInputs {
     /// Describes the Pods that a rollout does not reach, and the first requests about Pods that can't be fulfilled,
     /// each after `; `.
     pub(super) fn describe_single_pods(&self) -> String {
-        let refused = self.refused.iter().take(waits::MAX_NAMES);
+        let refused = self.refused.iter().take(MAX_NAMES);
         let refused: String = refused.map(|(_, message)| format!("; {message}")).collect();
         format!("{}{refused}", self.left_out)
     }

@@ -7,7 +7,7 @@ use super::super::set_facts::SetFacts;
 use super::super::set_operations::{self, SetOperation};
 use super::condition_inputs::ConditionInputs;
 use super::pods_down::is_down;
-use super::{deletion_waits, waits};
+use super::{finalizer_waits, waits};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
 use crate::domain::messages;
@@ -124,7 +124,7 @@ impl ConditionInputs {
         if !self.awaited.is_empty() {
             let names: Vec<&str> = self.awaited.iter().map(|pod| &*pod.metadata.name).collect();
             let finalizers =
-                deletion_waits::list_blocking_finalizers(self.awaited.iter().map(|pod| &**pod));
+                finalizer_waits::list_blocking_finalizers(self.awaited.iter().map(|pod| &**pod));
             return format!("; waiting for {} to end{finalizers}", names.join(", "));
         }
         let Some((pod, pvc_name)) = facts.awaited_pvc() else {
@@ -132,7 +132,7 @@ impl ConditionInputs {
         };
         let (name, finalizers) = (
             &pod.metadata.name,
-            deletion_waits::list_blocking_finalizers([pod]),
+            finalizer_waits::list_blocking_finalizers([pod]),
         );
         format!("; waiting for Pod {name}, which still mounts PVC {pvc_name}, to end{finalizers}")
     }

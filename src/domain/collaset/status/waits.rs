@@ -12,7 +12,8 @@ use super::super::set_facts::SetFacts;
 use super::super::set_operations::{self, OperationState, SetOperation};
 use super::super::strategy::UpdateScope;
 use super::super::update::{MaxUnavailableUse, is_updated_by_deletion};
-use super::{condition_time, deletion_waits};
+use super::condition_time::condition_time;
+use super::{MAX_NAMES, finalizer_waits};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys::{self, Family};
@@ -21,9 +22,6 @@ use crate::domain::lifecycle::service_obstacles::{self, ServiceObstacle};
 use crate::domain::lifecycle::{Phase, Stage, min_ready, stored_phases};
 use crate::domain::messages;
 use crate::domain::pod::Pod;
-
-/// Most Pods that one message names.
-pub const MAX_NAMES: usize = 3;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -438,9 +436,9 @@ fn holding_rules(held_pods: &HeldPods, pod: &Pod) -> Option<String> {
 }
 
 pub fn describe_traffic_wait(facts: &SetFacts, pod: &Pod) -> String {
-    match deletion_waits::blocking_finalizers(pod).next() {
+    match finalizer_waits::blocking_finalizers(pod).next() {
         Some(_) => {
-            deletion_waits::describe_finalizer_wait(pod)
+            finalizer_waits::describe_finalizer_wait(pod)
                 + &describe_blocked_lifecycle(facts.observed, pod)
         }
         None => format!(

@@ -12,7 +12,7 @@ use super::super::revision::inplace::{self, InPlaceChange, UpdateProgress};
 use super::super::set_facts::{self, SetFacts};
 use super::super::set_operations::{self, OperationState, SetOperation};
 use super::super::strategy::UpdatePolicy;
-use super::slots::{self, UpdateSlots};
+use super::slots::{self, UpdateSlots, is_deletion_refused};
 use crate::api::keys;
 use crate::domain::inplace::restarting_resources;
 use crate::domain::pod::Pod;
@@ -255,12 +255,6 @@ fn is_deletion_blocked(facts: &SetFacts, slots: &UpdateSlots, id: i64, pod: &Pod
 pub fn is_update_refused(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
     is_change_refused(facts, id, pod)
         || is_deletion_refused(facts, pod) && is_updated_by_deletion(facts, id, pod)
-}
-
-/// Whether the API server refused to delete the Pod.
-pub fn is_deletion_refused(facts: &SetFacts, pod: &Pod) -> bool {
-    let refused = &facts.observed.refused.deletions;
-    refused.contains(&pod.metadata.uid)
 }
 
 /// Whether the pool can't be written and does not yet record the updated revision for an ID.

@@ -12,7 +12,6 @@ use super::super::pool;
 use super::super::set_facts::SetFacts;
 use super::super::set_operations::{self, SetOperation};
 use super::super::strategy::UpdatePolicy;
-use super::pods::is_deletion_refused;
 use crate::api::keys;
 use crate::domain::lifecycle::{Phase, min_ready, stored_phases};
 use crate::domain::pod::Pod;
@@ -419,4 +418,10 @@ pub fn origins_beyond_surge(
 /// revision.
 pub fn is_pair_of_update(origin: &Pod, half: &Pod) -> bool {
     origin.label(keys::REVISION) != half.label(keys::REVISION)
+}
+
+/// Whether the API server refused to delete the Pod.
+pub fn is_deletion_refused(facts: &SetFacts, pod: &Pod) -> bool {
+    let refused = &facts.observed.refused.deletions;
+    refused.contains(&pod.metadata.uid)
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::call_state::{
-    CheckTask, EndpointBackoff, IgnoredPass, RefusedOperation, add_pause, whole_seconds,
+    CheckTask, EndpointBackoff, IgnoredPass, MAX_ID_BYTES, POLL_FAILED, RefusedOperation,
+    add_pause, whole_seconds,
 };
 use super::{CallState, Candidate, CompiledWebhook};
 use crate::api::endpoint_protocol::{EndpointResponse, Progress};
@@ -25,16 +26,8 @@ const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
 const BACKOFF_AFTER_FAILURES: u32 = 5;
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
-/// Longest text of an endpoint that is stored, in characters, and longest ID, in bytes as stored. Both go into the
-/// status.
+/// Longest text of an endpoint that is stored in the status, in characters.
 const MAX_TEXT_CHARS: usize = 512;
-pub(super) const MAX_ID_BYTES: usize = 512;
-
-/// Prefix of the message of a task whose last poll failed.
-pub(super) const POLL_FAILED: &str = "Polling failed: ";
-
-/// Largest number of names in an entry of the history.
-const MAX_HISTORY_NAMES: usize = 20;
 
 impl CallState {
     /// Records the result of a call about `candidates`. An error says why the call failed. `spread` in [0, 1)
@@ -355,14 +348,4 @@ fn retry_pause(doublings: u32, longest: Duration, spread: f64) -> Duration {
 
 fn truncate_endpoint_text(text: &str) -> String {
     size_limits::truncate_text(text, MAX_TEXT_CHARS)
-}
-
-/// A task that has ended, shortened for the history.
-pub(super) fn ended_task(mut task: TaskInfo) -> TaskInfo {
-    let more = task.approved.len().saturating_sub(MAX_HISTORY_NAMES);
-    if more > 0 {
-        task.approved.truncate(MAX_HISTORY_NAMES);
-        task.message = format!("{} ({more} further Pods passed.)", task.message);
-    }
-    task
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::call_results::{MAX_ID_BYTES, POLL_FAILED, ended_task};
 use super::status_size::fit_status;
 use super::{Candidate, CompiledWebhook, UNANSWERED_MESSAGE};
 use crate::api::podtransitionrule::{TaskInfo, WebhookStatus};
@@ -20,6 +19,9 @@ const BATCH_WINDOW: Duration = Duration::from_millis(300);
 /// status limits them earlier.
 const MAX_TRACKED_OPERATIONS: usize = 500;
 
+/// Longest ID of a task that is stored in the status, in bytes as stored.
+pub(super) const MAX_ID_BYTES: usize = 512;
+
 /// Bytes of a task in the status, without its Pods and the endpoint's texts.
 const TASK_OVERHEAD_BYTES: usize = MAX_ID_BYTES + 160;
 
@@ -27,9 +29,15 @@ const TASK_OVERHEAD_BYTES: usize = MAX_ID_BYTES + 160;
 const STATUS_FULL_MESSAGE: &str = "its endpoint is asked later, because the status of the object has no room: the \
     operations in it still wait, with an answer or for one";
 
+/// Prefix of the message of a task whose last poll failed.
+pub(super) const POLL_FAILED: &str = "Polling failed: ";
+
 /// Time and number of ended tasks that are kept.
 const HISTORY_RETENTION: Duration = Duration::from_secs(600);
 const HISTORY_LENGTH: usize = 20;
+
+/// Largest number of names in an entry of the history.
+const MAX_HISTORY_NAMES: usize = 20;
 
 /// State of one webhook rule on the leader. [`CallState::stored_status`] is the part that must survive a change of the
 /// leader.
@@ -499,4 +507,14 @@ pub(super) fn whole_seconds(time: Timestamp) -> Time {
 /// The time after `pause`, at most [`Timestamp::MAX`].
 pub(super) fn add_pause(time: Timestamp, pause: Duration) -> Timestamp {
     time.checked_add(pause).unwrap_or(Timestamp::MAX)
+}
+
+/// A task that has ended, shortened for the history.
+fn ended_task(mut task: TaskInfo) -> TaskInfo {
+    let more = task.approved.len().saturating_sub(MAX_HISTORY_NAMES);
+    if more > 0 {
+        task.approved.truncate(MAX_HISTORY_NAMES);
+        task.message = format!("{} ({more} further Pods passed.)", task.message);
+    }
+    task
 }
