@@ -123,7 +123,7 @@ fn planted_circle_in_one_folder_is_found() {
 /// The sources of the library.
 fn library() -> Crate {
     let mut crate_ = Crate::default();
-    for file in library_sources() {
+    for file in sources_below("src") {
         crate_.add(&file.path, &file.text);
     }
     crate_

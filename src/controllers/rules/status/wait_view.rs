@@ -6,9 +6,7 @@ use crate::domain::pod::Pod;
 
 /// A Pod that waits in a stage, with the facts that explain its wait.
 pub struct PodWait<'a> {
-    /// The Pod.
     pub pod: &'a Pod,
-    /// The stage.
     pub stage: Stage,
     /// The name of the Pod that is first in the wait queue, if it comes before this Pod.
     pub behind: Option<&'a str>,
@@ -27,7 +25,6 @@ pub struct WaitView<'a> {
 }
 
 impl<'a> WaitView<'a> {
-    /// The facts of a status.
     pub fn new(status: &'a StatusView<'a>, denies_all: bool) -> WaitView<'a> {
         WaitView { status, denies_all }
     }

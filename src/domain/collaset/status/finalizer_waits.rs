@@ -33,8 +33,5 @@ pub fn list_blocking_finalizers<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> 
 
 pub fn describe_finalizer_wait(pod: &Pod) -> String {
     let finalizers: Vec<_> = blocking_finalizers(pod).take(MAX_NAMES).collect();
-    format!(
-        "waits until finalizer {} is taken off",
-        finalizers.join(", ")
-    )
+    format!("waits until finalizer {} is removed", finalizers.join(", "))
 }
