@@ -1,15 +1,16 @@
 //! Recognises the requests that replicas of this program send to the API server.
 //!
-//! The user name alone does not suffice: with an administrator's kubeconfig, people have the same name. Therefore the
-//! requests also carry marks:
+//! The user name does not suffice: with an administrator's kubeconfig, people have the same name, and the replicas may
+//! have different names while the kubeconfig is exchanged. Therefore the requests carry marks:
 //!
 //! | Request | Mark |
 //! |---|---|
-//! | patch, dry run of an eviction | the field manager [`FIELD_MANAGER`] |
-//! | DELETE of a Pod | the user name, and both the UID and the resourceVersion as preconditions |
-//! | dry run of a DELETE of a Pod | the user name, and the UID as the only precondition |
+//! | patch of a Pod, dry run of an eviction | the field manager [`FIELD_MANAGER`] |
+//! | DELETE of a Pod | both the UID and the resourceVersion as preconditions |
+//! | dry run of a DELETE of a Pod | the UID as the only precondition |
 //!
-//! A request that copies a mark gains nothing: its sender cannot bypass a rule with it, and the dry run writes nothing.
+//! A request that copies a mark of the first two rows only loses the bypass. Since no rule holds the dry run, the user
+//! name has to be right there, too.
 
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
@@ -58,16 +59,11 @@ pub fn is_own_write(request: &Request) -> bool {
         == Some(FIELD_MANAGER)
 }
 
-/// Whether a request is a DELETE by this program, which never asks for a bypass. True if the API server does not say
-/// which name this program has.
-pub async fn is_own_deletion(
-    context: &AdmissionContext,
-    request: &Request,
-    deadline: Instant,
-) -> bool {
+/// Whether a request is a DELETE by this program, which never asks for a bypass.
+pub fn is_own_deletion(request: &Request) -> bool {
     request.operation == RequestOperation::Delete
+        && !request.dry_run
         && MarkedOptions::from_request(request).preconditions() == (true, true)
-        && has_own_name(context, request, deadline).await != Some(false)
 }
 
 /// Whether a request is the dry run by which this program asks whether policies and other webhooks accept a deletion or
@@ -86,17 +82,11 @@ pub async fn is_own_dry_run(
         }
         _ => false,
     };
-    request.dry_run && is_marked && has_own_name(context, request, deadline).await == Some(true)
-}
-
-/// Whether the user of a request has the name of this program; `None` if that name is unknown.
-async fn has_own_name(
-    context: &AdmissionContext,
-    request: &Request,
-    deadline: Instant,
-) -> Option<bool> {
+    if !(request.dry_run && is_marked) {
+        return false;
+    }
     let name = timeout_at(deadline, context.identity.user_name(&context.client)).await;
-    Some(name.ok()?.ok()? == request.user_info.username)
+    matches!(name, Ok(Ok(name)) if name == request.user_info.username)
 }
 
 #[cfg(test)]
@@ -155,18 +145,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn preconditions_and_name_mark_deletions() {
+    async fn preconditions_mark_deletions() {
         let both = json!({ "preconditions": { "uid": "u", "resourceVersion": "7" } });
         let uid = json!({ "preconditions": { "uid": "u" } });
         let none = json!({});
         let deadline = Instant::now() + Duration::from_secs(10);
         for (options, dry_run, name, own_deletion, own_dry_run) in [
             (&both, false, Some("operating"), true, false),
-            (&both, false, Some("alice"), false, false),
+            (&both, false, Some("alice"), true, false),
             (&both, false, None, true, false),
             (&uid, false, Some("operating"), false, false),
             (&none, false, Some("operating"), false, false),
-            (&both, true, Some("operating"), true, false),
+            (&both, true, Some("operating"), false, false),
             (&uid, true, Some("operating"), false, true),
             (&uid, true, Some("alice"), false, false),
             (&uid, true, None, false, false),
@@ -175,7 +165,7 @@ mod tests {
             let context = context(name);
             let request = request("DELETE", "", dry_run, options.clone());
             let found = (
-                is_own_deletion(&context, &request, deadline).await,
+                is_own_deletion(&request),
                 is_own_dry_run(&context, &request, deadline).await,
             );
             let expected = (own_deletion, own_dry_run);

@@ -24,7 +24,7 @@ const ENCODED_IN_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// The field manager of all patches by this program. Admission recognises them by it.
+/// The field manager of all patches that are built here. Admission recognises the patches of Pods by it.
 pub const FIELD_MANAGER: &str = "operating";
 
 /// A request in the form that kube's client sends.

@@ -6,6 +6,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod as CorePod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, Preconditions};
+use kube::core::Status;
 use kube::{Client, Error};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -104,7 +105,7 @@ async fn dry_run_deletion(client: &Client, pod: &Pod) -> Option<DryRunDeletion> 
     match timeout(DRY_RUN_TIMEOUT, retry_dry_run(&pods, pod)).await {
         Ok(Ok(true)) => Some(DryRunDeletion::Allowed),
         Ok(Ok(false)) => None,
-        Ok(Err(Error::Api(status))) if status.code == 409 => {
+        Ok(Err(Error::Api(status))) if is_failed_precondition(&status) => {
             not_checked("the Pod changes all the time; try again".to_owned())
         }
         Ok(Err(Error::Api(status))) => Some(DryRunDeletion::from_api_refusal(
@@ -129,7 +130,7 @@ async fn retry_dry_run(pods: &Api<PartialObjectMeta<CorePod>>, pod: &Pod) -> Res
         match dry_run_at(pods, pod, version).await {
             Ok(()) => return Ok(true),
             Err(Error::Api(status)) if status.code == 404 => return Ok(false),
-            Err(Error::Api(status)) if status.code == 409 && attempt < MAX_DRY_RUNS => {}
+            Err(Error::Api(status)) if is_failed_precondition(&status) && attempt < MAX_DRY_RUNS => {}
             Err(e) => return Err(e),
         }
         let now = pods.get_metadata_opt(&pod.metadata.name).await?;
@@ -141,6 +142,14 @@ async fn retry_dry_run(pods: &Api<PartialObjectMeta<CorePod>>, pod: &Pod) -> Res
         }
     }
     Ok(false)
+}
+
+/// Whether the Pod is another one or has another version than the preconditions say (`BeforeDelete` of the API server).
+/// A webhook may deny with 409, too.
+fn is_failed_precondition(status: &Status) -> bool {
+    status.code == 409
+        && status.message.contains("recondition")
+        && !status.message.starts_with("admission webhook ")
 }
 
 async fn dry_run_at(

@@ -28,7 +28,8 @@ impl PodValidator {
         }
         let mut bypass = self.bypass_check(request, &old, deadline);
         if bypass.is_requested() {
-            bypass.is_asked_for = !own_requests::is_own_deletion(context, request, deadline).await;
+            bypass.is_asked_for = !own_requests::is_own_deletion(request)
+                && !own_requests::is_own_dry_run(context, request, deadline).await;
         }
         if is_due {
             if own_requests::is_own_dry_run(context, request, deadline).await {
