@@ -34,6 +34,7 @@ pub const DENIAL_REASONS: &[&str] = &[
     "ledger-unusable",
     "pod-unconfirmed",
     "deletion-refused-by-others",
+    "others-are-chosen",
     "disruption-budget",
     "disruption-budgets",
     "lifecycle-not-begun",

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use operating::admission::denial_counts::DENIAL_REASONS;
+
 use crate::source_files::sources_below;
 
 const ALARMS: &str = include_str!("../../manifests/monitoring/alarms.yaml");
 const ON_CALL: &str = include_str!("../../docs/on-call.md");
+const DENIALS: &str = include_str!("../../docs/denials.md");
 const METRICS: &str = include_str!("../../docs/metrics.md");
 const TESTS: &str = include_str!("main.rs");
 
@@ -21,6 +24,33 @@ fn every_alarm_has_a_section_for_who_is_on_call() {
     let lines = ON_CALL.lines();
     let sections: BTreeSet<_> = lines.filter_map(|line| line.strip_prefix("### ")).collect();
     assert_eq!(sections, alarms());
+}
+
+#[test]
+fn page_about_denials_has_every_reason() {
+    let rows = DENIALS
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let documented: Vec<_> = rows.collect();
+    let unique: BTreeSet<_> = documented.iter().copied().collect();
+    assert_eq!(documented.len(), unique.len());
+    assert_eq!(unique, DENIAL_REASONS.iter().copied().collect());
+}
+
+/// A reason that is missing in the list would be counted as `other`.
+#[test]
+fn every_held_reason_in_the_code_is_listed() {
+    let mut reasons = BTreeSet::new();
+    for file in sources_below("src") {
+        let calls = file.text.split("with_audit(\"held\", \"").skip(1);
+        let names = calls.filter_map(|call| call.split('"').next());
+        reasons.extend(names.map(str::to_owned));
+    }
+    reasons.remove("Pod web-1"); // a unit test of unknown reasons
+    assert!(reasons.len() > 5, "{reasons:?}");
+    for reason in reasons {
+        assert!(DENIAL_REASONS.contains(&&*reason), "{reason}");
+    }
 }
 
 #[test]
