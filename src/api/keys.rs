@@ -1,5 +1,5 @@
-//! Every label, annotation, finalizer and condition of the API. Each comment states who writes the key and
-//! who reads it (contract 2).
+//! The labels, annotations, finalizers and conditions of the API that several modules use. Each comment states who
+//! writes the key, and who reads it unless that is clear (contract 2).
 
 /// API group of all kinds.
 pub const GROUP: &str = "apps.kusionstack.io";

@@ -18,7 +18,8 @@ const CARGO_DENY: &str = "0.20.2";
 /// What to check.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only format, lints and the tests that need no control plane
+    /// Only format, lints, the unit tests of the library, and the integration tests that need neither a control
+    /// plane nor minutes
     #[arg(long, conflicts_with_all = ["kubernetes", "arguments"])]
     fast: bool,
     /// Run tests alone, on planes of this version of Kubernetes
