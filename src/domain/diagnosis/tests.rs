@@ -716,7 +716,7 @@ fn why_tells_that_pods_passed_a_rule_by_ignore() {
     wait_in_pre_check(&mut observed, "a");
     assert_eq!(
         diagnose(&observed).rules[0].reason,
-        "nothing speaks against it; its endpoint does not answer, and failurePolicy Ignore has let Pods pass: the answer is 500"
+        "the Pod passes the rule; its endpoint does not answer, and failurePolicy Ignore has let Pods pass: the answer is 500"
     );
 }
 
