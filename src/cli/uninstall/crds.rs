@@ -59,7 +59,7 @@ pub async fn remove_crds(client: &Client) -> anyhow::Result<()> {
                 let holder = finalizer_holder(client, crd).await?;
                 if holder.is_some() && holder != reported_holder {
                     eprintln!(
-                        "waiting for CRD {name} to go{}",
+                        "waiting for CRD {name} to be deleted{}",
                         holder.as_deref().unwrap_or_default()
                     );
                     reported_holder = holder;
@@ -157,7 +157,7 @@ async fn delete_with_orphans(
             next_report = Instant::now() + TOUCH_INTERVAL;
             reported_count = Some(listed.items.len());
             eprintln!(
-                "waiting for {} {} to go, {}/{} with the finalizers {:?}",
+                "waiting for {} {} to be deleted, {}/{} with the finalizers {:?}",
                 listed.items.len(),
                 resource.plural,
                 first.namespace().unwrap_or_default(),

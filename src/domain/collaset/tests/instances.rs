@@ -787,7 +787,7 @@ fn missing_pod_is_reported_while_another_cannot_leave() {
     world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
     world.run_rounds(20);
     let message = condition(&world, "Scale").2;
-    let counts = "1 Pod missing, 0 to go; 1 Pod leaves the set";
+    let counts = "1 Pod to create, 0 to delete; 1 Pod leaves the set";
     assert!(message.contains(counts), "{message}");
 }
 

@@ -80,7 +80,7 @@ fn pod_holding_a_name_is_reported() {
     world.run_plan();
     let status = world.set.status.clone().unwrap();
     let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
-    let message = "1 Pod missing, 0 to go; waiting for web-1 to end";
+    let message = "1 Pod to create, 0 to delete; waiting for web-1 to end";
     assert_eq!(ready.unwrap().message, message);
 }
 
@@ -906,7 +906,7 @@ fn paused_set_that_differs_from_spec_is_not_ready() {
     for type_ in ["Ready", "Scale"] {
         reads(&world, type_, "False", "Paused");
         let (_, _, message) = condition(&world, type_);
-        assert!(message.starts_with("7 Pods missing, 0 to go"), "{message}");
+        assert!(message.starts_with("7 Pods to create, 0 to delete"), "{message}");
     }
     world.edit(json!({ "replicas": 1 }));
     world.settle();

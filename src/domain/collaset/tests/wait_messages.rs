@@ -623,11 +623,11 @@ fn paused_set_names_field_and_remaining_work() {
     }
     world.edit(json!({ "replicas": 5 }));
     rounds(&mut world, 3);
-    let expected = format!("2 Pods missing, 0 to go; 3 Pods to update, 2 to be made{GO_ON}");
+    let expected = format!("2 Pods to create, 0 to delete; 3 Pods to update, 2 to be made{GO_ON}");
     assert_eq!(condition(&world, "Ready").2, expected);
     assert_eq!(
         condition(&world, "Scale").2,
-        format!("2 Pods missing, 0 to go{GO_ON}")
+        format!("2 Pods to create, 0 to delete{GO_ON}")
     );
 }
 
@@ -786,7 +786,7 @@ fn missing_pod_is_reported_while_another_leaves() {
     world.delete("web-1");
     rounds(&mut world, 20);
     let (_, _, message) = condition(&world, "Ready");
-    let expected = "1 Pod missing, 1 to go; waiting for web-1 to end";
+    let expected = "1 Pod to create, 1 to delete; waiting for web-1 to end";
     assert!(message.contains(expected), "{message}");
 }
 
