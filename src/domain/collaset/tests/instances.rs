@@ -340,7 +340,7 @@ fn paused_set_does_not_recreate_pods_ended_by_scale_in() {
                 break;
             }
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
         }
         world.edit(json!({ "paused": true }));
         world.kubelets.clear();
@@ -580,7 +580,7 @@ fn with_an_orphan_that_can_not_enter() -> (World, String) {
     world.delete_set(true);
     while !world.is_deleted {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     let mut orphans = world.pods.values().filter(|pod| pod.controller().is_none());
     let orphan = orphans

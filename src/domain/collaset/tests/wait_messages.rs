@@ -99,7 +99,7 @@ fn held_back(replicas: i32) -> World {
             }
         }
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     world
 }
@@ -115,7 +115,7 @@ fn holding_post_check_rule_is_named_and_stops_deadline() {
     let mut world = held_back(2);
     for _ in 0..60 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     let name = with_image(&world, "app:2");
     let postcheck = Family::PostCheck.key("collaset");
@@ -274,7 +274,7 @@ fn max_unavailable_of_progressing_rollout_is_not_reported() {
         world.run_plan();
         does_not_say(&world, "Ready", "maxUnavailable");
         does_not_say(&world, "Update", "maxUnavailable");
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     assert_eq!(world.images(), ["app:2"; 4]);
 }
@@ -443,7 +443,7 @@ fn with_a_slow_pod(replicas: i32, strategy: &Value) -> (World, String) {
     };
     while new(&world).is_none() {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     let new = new(&world).unwrap();
     let uid = world.pods[&new].metadata.uid.clone();
@@ -548,7 +548,7 @@ fn delay_of_an_operation_stops_the_deadline() {
         for _ in 0..200 {
             world.run_plan();
             assert!(!is_stalled(world), "{}", condition(world, "Stalled").2);
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
         }
     };
     world.image("app:2");
@@ -722,7 +722,7 @@ fn pod_returning_from_update_is_under_way_during_other_operation() {
             }
         }
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     let name = comes_back(&world).unwrap();
     rounds(&mut world, 20);
