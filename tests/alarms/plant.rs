@@ -158,7 +158,7 @@ impl Plant {
             DenialCounts::default(),
             Arc::new(ControllerStats::default()),
         );
-        let reads = MetricsCollector {
+        let collector = MetricsCollector {
             caches: caches.clone(),
             ledgers: Arc::clone(&ledgers),
             endpoint_caller: Arc::new(EndpointCaller::default()),
@@ -169,7 +169,7 @@ impl Plant {
             now,
             clock,
         };
-        metrics::register_metrics_collector(&exposition, reads);
+        metrics::register_metrics_collector(&exposition, collector);
         let resolver = CertificateResolver::new(metrics.clone());
         let plant = Plant {
             client,

@@ -50,8 +50,8 @@ pub struct Webhook {
     pub writes: bool,
     /// Whether the API server calls it again if a later webhook changed the object.
     pub reinvoke: bool,
-    /// How long the API server waits, in seconds: 10 if the handler writes a claim (a conflict costs a few round trips)
-    /// or sends a dry run to the API server, and 5 otherwise.
+    /// How long the API server waits, in seconds: 10 if the handler writes (a conflict costs a few round trips) or sends
+    /// a dry run to the API server, and 5 otherwise.
     pub timeout_seconds: i32,
     /// The conditions of a call. All must be true.
     pub conditions: &'static [Condition],
