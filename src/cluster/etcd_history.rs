@@ -30,7 +30,7 @@ impl EtcdHistory {
                     "{objects} are at resourceVersion {found}, and this replica has seen them at {known}: etcd was restored to an \
                      earlier state, so this replica starts anew"
                 );
-                error!(what = objects, known, found, "{reason}");
+                error!(objects, known, found, "{reason}");
                 *lost = Some(reason.into());
             }
             is_first

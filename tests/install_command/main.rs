@@ -149,9 +149,9 @@ async fn a_dead_webhook_stops_only_what_a_rule_may_hold() {
         cluster.namespace("ruled").await,
         cluster.namespace("free").await,
     );
-    let mark = json!({"metadata": {"labels": {keys::NAMESPACE_ENFORCEMENT: "true"}}});
+    let labels = json!({"metadata": {"labels": {keys::NAMESPACE_ENFORCEMENT: "true"}}});
     cluster
-        .patch::<Namespace>(None, &ruled, "", &mark)
+        .patch::<Namespace>(None, &ruled, "", &labels)
         .await
         .unwrap();
     cluster.until_denied(&ruled).await;
@@ -376,12 +376,12 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
     let client = cluster.client();
     install::apply_policies(&client).await.unwrap();
     let namespace = cluster.namespace("left").await;
-    let mark = json!({"metadata": {
+    let labels = json!({"metadata": {
         "labels": {keys::NAMESPACE_ENFORCEMENT: "true"},
         "annotations": {keys::RULE_ADMITTED: "now"},
     }});
     cluster
-        .patch::<Namespace>(None, &namespace, "", &mark)
+        .patch::<Namespace>(None, &namespace, "", &labels)
         .await
         .unwrap();
     create_owned_pod_and_gated_deployment(&cluster, &namespace).await;
@@ -480,9 +480,9 @@ async fn assert_uninstalled(cluster: &Cluster, namespace: &str) {
         Some(keys::CONTROL_VALUE)
     );
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let unmarked = namespaces.get(namespace).await.unwrap();
-    assert!(!unmarked.labels().contains_key(keys::NAMESPACE_ENFORCEMENT));
-    assert!(!unmarked.annotations().contains_key(keys::RULE_ADMITTED));
+    let kept = namespaces.get(namespace).await.unwrap();
+    assert!(!kept.labels().contains_key(keys::NAMESPACE_ENFORCEMENT));
+    assert!(!kept.annotations().contains_key(keys::RULE_ADMITTED));
     assert!(
         namespaces
             .get_opt(names::NAMESPACE)

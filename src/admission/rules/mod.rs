@@ -61,14 +61,14 @@ impl Handler for RuleMutator {
                 Err(denial) => return denial,
             };
         let old = stored_rule(request);
-        let mark = NamespaceEnforcement::for_rules([&RuleSet::compile(&rule)]);
+        let level = NamespaceEnforcement::for_rules([&RuleSet::compile(&rule)]);
         // An update needs a new label only if its rules need a stricter value than plain rules do.
         let asks_for_more =
-            mark > NamespaceEnforcement::Ruled && !is_unchanged(old.as_ref(), &rule);
+            level > NamespaceEnforcement::Ruled && !is_unchanged(old.as_ref(), &rule);
         if (request.operation == RequestOperation::Create || asks_for_more)
             && !request.dry_run
             && let Err(why) = self
-                .label_namespace(&request.namespace, mark, deadline)
+                .label_namespace(&request.namespace, level, deadline)
                 .await
         {
             let message = format!(
@@ -131,12 +131,12 @@ impl RuleMutator {
     async fn label_namespace(
         &self,
         name: &str,
-        mark: NamespaceEnforcement,
+        level: NamespaceEnforcement,
         deadline: Instant,
     ) -> Result<(), String> {
         match timeout_at(
             deadline,
-            namespace_label::ensure_namespace_label(&self.0, name, mark),
+            namespace_label::ensure_namespace_label(&self.0, name, level),
         )
         .await
         {

@@ -34,7 +34,7 @@ where
             Err(failure) => readable_error(failure),
         };
         tracing::debug!(
-            what = description,
+            description,
             attempt,
             error = format!("{error:#}"),
             "asking again"

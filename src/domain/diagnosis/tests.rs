@@ -131,11 +131,11 @@ fn unenforced_rule_is_not_reported_as_holding() {
             true,
             "Enforced",
             reason,
-            "nothing is held: the mark is gone",
+            "nothing is held: the label is gone",
         ));
         assert_eq!(
             diagnosis.summary,
-            "Pod web-0: rules are not enforced here, because the mark is gone"
+            "Pod web-0: rules are not enforced here, because the label is gone"
         );
         assert_eq!(
             diagnosis.rules[0].verdict,
