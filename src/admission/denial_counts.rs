@@ -94,11 +94,17 @@ mod tests {
     fn denials_are_counted_by_reason() {
         let too_many = || Verdict::deny(429, "TooManyRequests", "x");
         for (verdict, reason) in [
-            (too_many().with_audit("held", "cache-behind"), Some("cache-behind")),
+            (
+                too_many().with_audit("held", "cache-behind"),
+                Some("cache-behind"),
+            ),
             // A reason that is not in the list, so that no text makes a time series.
             (too_many().with_audit("held", "Pod web-1"), Some("other")),
             (Verdict::deny(422, "Invalid", "x"), Some("invalid")),
-            (Verdict::deny(503, "ServiceUnavailable", "x"), Some("unavailable")),
+            (
+                Verdict::deny(503, "ServiceUnavailable", "x"),
+                Some("unavailable"),
+            ),
             (Verdict::allow(), None),
         ] {
             let denials = DenialCounts::default();
@@ -109,6 +115,9 @@ mod tests {
 
     fn counted_reasons(denials: &DenialCounts) -> Vec<&'static str> {
         let counts = denials.counts().into_iter();
-        counts.filter(|(_, n)| *n > 0).map(|(reason, _)| reason).collect()
+        counts
+            .filter(|(_, n)| *n > 0)
+            .map(|(reason, _)| reason)
+            .collect()
     }
 }

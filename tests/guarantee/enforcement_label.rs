@@ -179,11 +179,11 @@ async fn rule_created_during_label_removal_keeps_the_enforcement_label() {
         .set(Fault::new(Effect::Freeze).on(removes_label));
     end("first").await;
     wait::until("the leader to remove the label", async || {
-        bed.faults().struck() > 0
+        bed.faults().affected_requests() > 0
     })
     .await;
     scope.rule("second", json!({"app": "web"}), json!(1)).await;
-    bed.faults().lift();
+    bed.faults().end_fault();
     // By the time that the leader has written this status, the API server has answered the request that was held.
     scope.rule("third", json!({"app": "web"}), json!(1)).await;
     scope

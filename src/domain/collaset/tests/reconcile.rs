@@ -906,7 +906,10 @@ fn paused_set_that_differs_from_spec_is_not_ready() {
     for type_ in ["Ready", "Scale"] {
         reads(&world, type_, "False", "Paused");
         let (_, _, message) = condition(&world, type_);
-        assert!(message.starts_with("7 Pods to create, 0 to delete"), "{message}");
+        assert!(
+            message.starts_with("7 Pods to create, 0 to delete"),
+            "{message}"
+        );
     }
     world.edit(json!({ "replicas": 1 }));
     world.settle();

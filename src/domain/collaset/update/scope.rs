@@ -27,7 +27,8 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
         let paired = [keys::TO_REPLACE, keys::REPLACE_PAIR_ORIGIN_NAME];
         facts.deletion_refusal(pod).is_some() && paired.iter().all(|key| pod.label(key).is_none())
     };
-    let is_free = |id: &i64| is_eligible(id) && !facts.members.get(id).is_some_and(is_deletion_refused);
+    let is_free =
+        |id: &i64| is_eligible(id) && !facts.members.get(id).is_some_and(is_deletion_refused);
     let takes = |id: &i64| is_free(id) || is_id_updated(facts, draft, *id);
     let staying = counted.iter().copied().filter(takes);
     let UpdateScope::Partition(partition) = facts.strategy.scope else {

@@ -192,7 +192,10 @@ impl World {
             pool_bytes: self.pool_bytes,
             refused: ApiRefusals {
                 undeleted: {
-                    let pods = self.pods.values().filter(|pod| self.is_deletion_refused(pod));
+                    let pods = self
+                        .pods
+                        .values()
+                        .filter(|pod| self.is_deletion_refused(pod));
                     let uids = pods.map(|pod| pod.metadata.uid.clone());
                     uids.map(|uid| (uid, "policy".to_owned())).collect()
                 },
