@@ -21,10 +21,9 @@ use crate::api_request;
 use crate::cluster::index::IndexState;
 use crate::cluster::{held_rollouts, selection};
 use crate::domain::rules::RuleSet;
-use crate::domain::rules::conditions::{self, SelectorMatches};
+use crate::domain::rules::conditions::{self, SelectorMatches, rollouts_held};
 use crate::domain::rules::enforcement::NamespaceEnforcement;
 use crate::domain::rules::ignore_policy;
-use crate::domain::rules::rollouts;
 
 const KIND: &str = "PodTransitionRule";
 
@@ -246,7 +245,7 @@ fn permanent_hold_warnings(state: &IndexState, rules: &RuleSet) -> Vec<String> {
     let frozen = conditions::zero_budget_warning(rules, expected);
     frozen
         .into_iter()
-        .chain(rollouts::recreate_warning(rules, recreating))
+        .chain(rollouts_held::recreate_warning(rules, recreating))
         .chain(conditions::expected_unknown_warning(
             rules,
             state.find_unknown_replicas_owners(rules),
