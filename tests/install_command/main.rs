@@ -330,8 +330,7 @@ async fn uninstall_nudges_crds_whose_deletion_is_pending() {
     let freed = async {
         let is_nudged = || async {
             let crd = crds.get(name).await.unwrap();
-            crd.annotations()
-                .contains_key("operating.kusionstack.io/deletion-nudged")
+            crd.annotations().contains_key(keys::DELETION_NUDGED)
         };
         while !is_nudged().await {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -443,8 +442,7 @@ async fn create_owned_pod_and_gated_deployment(cluster: &Cluster, namespace: &st
         }
     }
     let mut owned = pod("owned");
-    owned["metadata"]["finalizers"] =
-        json!(["finalizer.operationjob.kusionstack.io/replace-protected"]);
+    owned["metadata"]["finalizers"] = json!([keys::REPLACE_PROTECTED_FINALIZER]);
     owned["metadata"]["ownerReferences"] = json!([{
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "s", "uid": owner.unwrap(),
         "controller": true,
@@ -569,7 +567,7 @@ fn objects(namespace: &str) -> Vec<DynamicObject> {
         object(
             "CollaSet",
             "s",
-            json!(["apps.kusionstack.io/pre-reclaim"]),
+            json!([keys::PRE_RECLAIM_FINALIZER]),
             json!({"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}),
         ),
         object(
@@ -593,7 +591,7 @@ async fn definitions_of_a_newer_build_stay() {
     let revision = (crd::CRD_REVISION + 1).to_string();
     newer
         .annotations_mut()
-        .insert(crd::CRD_REVISION_KEY.to_owned(), revision);
+        .insert(keys::CRD_REVISION.to_owned(), revision);
     let column = newer.spec.versions[0]
         .additional_printer_columns
         .get_or_insert_default();
@@ -610,7 +608,7 @@ async fn definitions_of_a_newer_build_stay() {
     assert_eq!(stored.annotations(), newer.annotations());
 
     // A definition of the same revision is corrected.
-    let annotation = json!({"metadata": {"annotations": {(crd::CRD_REVISION_KEY): "1"}}});
+    let annotation = json!({"metadata": {"annotations": {(keys::CRD_REVISION): "1"}}});
     api.patch(name, &PatchParams::default(), &Patch::Merge(annotation))
         .await
         .unwrap();
