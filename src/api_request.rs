@@ -1,4 +1,6 @@
-//! Sends requests to the API server with a deadline, and classifies their failures in one place.
+//! Sends one request to the API server with a deadline, and classifies its failure. Other modules add to this one:
+//! `controllers/api_calls.rs` when the key is tried again, `controllers/collaset/requests.rs` what the failure means for a
+//! plan, `cli/install/request.rs` retries, and `tls/selfmanaged/request.rs` the errors of the certificate rotation.
 
 use std::time::Duration;
 

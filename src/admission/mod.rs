@@ -10,6 +10,7 @@ pub mod denial_counts;
 pub(crate) mod evictions;
 mod exempt;
 mod graceful_deletion;
+pub mod handler_guard;
 mod namespace_label;
 mod overlap;
 mod own_requests;

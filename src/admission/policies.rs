@@ -71,18 +71,18 @@ fn require_enforce_verb(message: String) -> Validation {
 /// Without this policy, a user who may patch a namespace could switch off its rules: without the namespace enforcement
 /// label, or with the exclusion label, the API server does not call the webhooks.
 fn namespace_labels_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
-    let [mark, exclude] = [keys::NAMESPACE_ENFORCEMENT, keys::NAMESPACE_EXCLUDED];
+    let [enforcement, exclude] = [keys::NAMESPACE_ENFORCEMENT, keys::NAMESPACE_EXCLUDED];
     let label = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}']");
     let changed = |key| format!("{} != {}", label("object", key), label("oldObject", key));
     // A new namespace may be created with the enforcement label. If it has no rules, the leader removes the label.
     let matched = format!(
         "request.operation == 'CREATE' ? {}.hasValue() : {} || {}",
         label("object", exclude),
-        changed(mark),
+        changed(enforcement),
         changed(exclude)
     );
     let message = format!(
-        "the labels {mark} and {exclude} of a namespace decide whether its PodTransitionRules are enforced: changing \
+        "the labels {enforcement} and {exclude} of a namespace decide whether its PodTransitionRules are enforced: changing \
          them needs the RBAC verb {ENFORCE_VERB} on podtransitionrules.{} in the whole cluster (a ClusterRoleBinding), which \
          cluster administrators have; leave these labels as they are, or ask an administrator",
         keys::GROUP

@@ -15,6 +15,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::CustomResourceExt;
 
 use super::collaset::CollaSet;
+use super::keys;
 use super::operationjob::OperationJob;
 use super::poddecoration::PodDecoration;
 use super::podtransitionrule::PodTransitionRule;
@@ -24,12 +25,9 @@ use super::resourcecontext::ResourceContext;
 /// replace definitions of a higher revision with its own.
 pub const CRD_REVISION: u32 = 17;
 
-/// Annotation of a definition: its revision. Definitions of builds without revisions lack it.
-pub const CRD_REVISION_KEY: &str = "operating.kusionstack.io/crd-revision";
-
 /// The revision of a stored definition; 0 for a definition without one.
 pub fn crd_revision(annotations: Option<&BTreeMap<String, String>>) -> u32 {
-    let revision = annotations.and_then(|all| all.get(CRD_REVISION_KEY));
+    let revision = annotations.and_then(|all| all.get(keys::CRD_REVISION));
     revision.and_then(|r| r.parse().ok()).unwrap_or(0)
 }
 
@@ -65,7 +63,7 @@ fn finish_crd(
     root_rules: &[RootRule],
 ) -> CustomResourceDefinition {
     let annotations = crd.metadata.annotations.get_or_insert_default();
-    annotations.insert(CRD_REVISION_KEY.to_owned(), CRD_REVISION.to_string());
+    annotations.insert(keys::CRD_REVISION.to_owned(), CRD_REVISION.to_string());
     for version in &mut crd.spec.versions {
         let Some(root) = version
             .schema

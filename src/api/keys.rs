@@ -11,6 +11,8 @@ pub const VERSION: &str = "v1alpha1";
 pub const CONTROL: &str = "kusionstack.io/control";
 /// The only effective value of [`CONTROL`].
 pub const CONTROL_VALUE: &str = "true";
+/// Label selector of the objects with [`CONTROL`].
+pub const CONTROL_SELECTOR: &str = "kusionstack.io/control=true";
 
 /// The availability signal, `<nanos>`. Added by the lifecycle controller only. Removed by the webhook when
 /// `preparing` begins, and by the controller when the Pod is not Ready. If a user writes it on a Pod that is
@@ -144,6 +146,16 @@ pub const PRE_RECLAIM_FINALIZER: &str = "apps.kusionstack.io/pre-reclaim";
 /// Finalizer on PodTransitionRule, PodDecoration and OperationJob in Kuperator's format. Operating adds no
 /// such finalizer, and removes them.
 pub const PROTECTED_FINALIZER: &str = "finalizer.operating.kusionstack.io/protected";
+/// Finalizer on objects of Kuperator's OperationJobs. Operating does not add it; `operating uninstall` removes it.
+pub const REPLACE_PROTECTED_FINALIZER: &str =
+    "finalizer.operationjob.kusionstack.io/replace-protected";
+
+/// Annotation on a CRD: the revision of its definition, decimal. CRDs of builds without revisions lack it. Written and
+/// read by `install` and `serve --install`.
+pub const CRD_REVISION: &str = "operating.kusionstack.io/crd-revision";
+/// Annotation on a CRD that is being deleted, `<time>`. `operating uninstall` writes it so that the API server looks
+/// again for remaining objects. Nobody reads it.
+pub const DELETION_NUDGED: &str = "operating.kusionstack.io/deletion-nudged";
 
 /// Readiness gate and Pod condition.
 pub const SERVICE_READY: &str = "pod.kusionstack.io/service-ready";

@@ -166,7 +166,7 @@ fn example_exposition() -> anyhow::Result<String> {
     };
     let endpoint_caller = Arc::<EndpointCaller>::default();
     endpoint_caller.ignored.count_ignored(&rule, "ask", 1);
-    let reads = MetricsCollector {
+    let collector = MetricsCollector {
         caches,
         ledgers: Ledgers::new(store),
         endpoint_caller,
@@ -177,7 +177,7 @@ fn example_exposition() -> anyhow::Result<String> {
         now: Timestamp::now,
         clock: std::time::Instant::now,
     };
-    metrics::register_metrics_collector(&exposition, reads);
+    metrics::register_metrics_collector(&exposition, collector);
     Ok(exposition.encode()?)
 }
 

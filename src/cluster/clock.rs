@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 const TOLERANCE_SECONDS: i64 = 3;
 
 /// A different time is used after this many responses in a row that agree on it, over at least [`MIN_AGREEING_PERIOD`].
-const MIN_AGREEING_ANSWERS: u32 = 5;
+const MIN_AGREEING_RESPONSES: u32 = 5;
 const MIN_AGREEING_PERIOD: Duration = Duration::from_secs(10);
 
 /// The least time between two warnings.
@@ -87,7 +87,7 @@ impl LowestOffset {
 #[derive(Debug)]
 struct OffsetCandidate {
     ahead: i64,
-    answers: u32,
+    responses: u32,
     since: Instant,
 }
 
@@ -129,9 +129,9 @@ pub fn observe_date_header(headers: &HeaderMap) {
         tracing::warn!(
             ahead,
             used,
-            "the clock of an API server is `ahead` seconds ahead of this machine's clock, as measured from the start \
-             of the process; this replica now assumes a difference of `used` seconds. Synchronize the clocks of this \
-             machine and of the machines of the control plane"
+            "the clocks of an API server and of this machine differ: the field ahead says by how many seconds the clock of \
+             the API server is ahead, measured from the start of this process; this replica now assumes the number in \
+             the field used. Synchronize the clocks of this machine and of the machines of the control plane"
         );
     }
 }
@@ -151,11 +151,11 @@ impl ClockOffsets {
                 .filter(|o| is_within_tolerance(o.ahead, ahead));
             let mut other = same.unwrap_or(OffsetCandidate {
                 ahead,
-                answers: 0,
+                responses: 0,
                 since: at,
             });
-            other.answers += 1;
-            if other.answers >= MIN_AGREEING_ANSWERS
+            other.responses += 1;
+            if other.responses >= MIN_AGREEING_RESPONSES
                 && at.duration_since(other.since) >= MIN_AGREEING_PERIOD
             {
                 self.ahead = Some(ahead);
@@ -218,10 +218,10 @@ mod tests {
     }
 
     /// The offset in use after each of these responses, one per second, and the number of warnings.
-    fn record_answers(answers: impl IntoIterator<Item = i64>) -> (Vec<i64>, usize) {
+    fn record_responses(responses: impl IntoIterator<Item = i64>) -> (Vec<i64>, usize) {
         let (mut told, mut warnings) = (ClockOffsets::default(), 0);
         let start = Instant::now();
-        let used = answers.into_iter().zip(0..).map(|(ahead, second)| {
+        let used = responses.into_iter().zip(0..).map(|(ahead, second)| {
             warnings += usize::from(told.record_offset(ahead, start + Duration::from_secs(second)));
             told.ahead.unwrap()
         });
@@ -231,12 +231,12 @@ mod tests {
     #[test]
     fn api_servers_that_differ_do_not_move_the_time() {
         // Three responses of one API server, then seven of the other.
-        let answers = (0..180).map(|second| if second % 10 < 3 { 0 } else { 40 });
-        let (used, warnings) = record_answers(answers);
+        let responses = (0..180).map(|second| if second % 10 < 3 { 0 } else { 40 });
+        let (used, warnings) = record_responses(responses);
         assert!(used.iter().all(|used| *used == 0), "{used:?}");
         assert_eq!(warnings, 3, "one a minute");
         // Two API servers that differ from the first and from each other do not move the time either.
-        let (used, _) = record_answers((0..60).map(|second| {
+        let (used, _) = record_responses((0..60).map(|second| {
             if second == 0 {
                 0
             } else {
@@ -248,11 +248,11 @@ mod tests {
 
     #[test]
     fn first_clock_offset_counts_at_once_another_after_delay() {
-        let (used, warnings) = record_answers([-3600; 3].into_iter().chain([7; 20]));
+        let (used, warnings) = record_responses([-3600; 3].into_iter().chain([7; 20]));
         assert!(used[..13].iter().all(|used| *used == -3600), "{used:?}");
         assert!(used[13..].iter().all(|used| *used == 7), "{used:?}");
         assert_eq!(warnings, 1);
-        assert_eq!(record_answers([0, 1, -2, 3]), (vec![0; 4], 0));
+        assert_eq!(record_responses([0, 1, -2, 3]), (vec![0; 4], 0));
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn many_answers_within_a_moment_do_not_move_the_time() {
+    fn many_responses_within_a_moment_do_not_move_the_time() {
         let mut told = ClockOffsets::default();
         let start = Instant::now();
         told.record_offset(0, start);
@@ -310,14 +310,14 @@ mod tests {
         // Single responses, one a minute, do not count as agreement either.
         let mut told = ClockOffsets::default();
         told.record_offset(0, start);
-        for minute in 1..MIN_AGREEING_ANSWERS {
+        for minute in 1..MIN_AGREEING_RESPONSES {
             told.record_offset(40, start + WARN_INTERVAL * minute);
         }
         assert_eq!(told.ahead, Some(0));
     }
 
     #[test]
-    fn date_of_an_answer_is_read() {
+    fn date_of_a_response_is_read() {
         let mut headers = HeaderMap::new();
         observe_date_header(&headers);
         headers.insert(DATE, "Sun, 01 Mar 2026 12:00:00 GMT".parse().unwrap());

@@ -30,7 +30,7 @@ impl EtcdHistory {
                     "{objects} are at resourceVersion {found}, and this replica has seen them at {known}: etcd was restored to an \
                      earlier state, so this replica starts anew"
                 );
-                error!(what = objects, known, found, "{reason}");
+                error!(objects, known, found, "{reason}");
                 *lost = Some(reason.into());
             }
             is_first
@@ -60,15 +60,15 @@ mod tests {
 
     #[tokio::test]
     async fn first_reason_is_reported_and_kept() {
-        let timeline = EtcdHistory::default();
-        assert_eq!(timeline.lost_reason(), None);
+        let etcd_history = EtcdHistory::default();
+        assert_eq!(etcd_history.lost_reason(), None);
         let waiting = tokio::spawn({
-            let timeline = timeline.clone();
-            async move { timeline.wait_history_lost().await }
+            let etcd_history = etcd_history.clone();
+            async move { etcd_history.wait_history_lost().await }
         });
-        timeline.mark_lost("Pods", 9, 4);
-        timeline.mark_lost("Namespaces", 8, 5);
-        let why = timeline.lost_reason();
+        etcd_history.mark_lost("Pods", 9, 4);
+        etcd_history.mark_lost("Namespaces", 8, 5);
+        let why = etcd_history.lost_reason();
         assert!(
             why.as_ref()
                 .is_some_and(|why| why.contains("Pods are at resourceVersion 4"))

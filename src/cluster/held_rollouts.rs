@@ -1,11 +1,12 @@
-//! Finds the rollouts that rules hold: rollouts that cannot end once the budget is used up.
+//! Decides whether the rollout of one owner cannot end once the budget is used up. Admission asks about the owner of a
+//! Pod; `controllers/rules/rollouts.rs` asks about all owners of a rule object.
 
 use super::index::NamespaceIndex;
 use super::kind::WatchedKind;
 use super::owner_sizes::Workload;
 use super::selection::is_selected;
 use crate::domain::pod::Pod;
-use crate::domain::rules::rollouts::RolloutHeldCause;
+use crate::domain::rules::conditions::rollouts_held::RolloutHeldCause;
 use crate::domain::rules::{AvailabilityRules, RuleSet};
 
 /// Whether the owner is a Deployment with the strategy `Recreate`, and the rules do not let it delete all of its Pods

@@ -55,17 +55,17 @@ impl WebhookRegistration {
 
     /// Describes requests for namespaces with rules that the API server does not send.
     fn find_gap(&self) -> Option<String> {
-        let marks = [NamespaceEnforcement::Ruled, NamespaceEnforcement::Strict].into_iter();
-        let mut marks = marks.filter_map(|mark| {
+        let levels = [NamespaceEnforcement::Ruled, NamespaceEnforcement::Strict].into_iter();
+        let mut labels = levels.filter_map(|level| {
             Some(
                 [(
                     keys::NAMESPACE_ENFORCEMENT.to_owned(),
-                    mark.label_value()?.to_owned(),
+                    level.label_value()?.to_owned(),
                 )]
                 .into(),
             )
         });
-        marks.find_map(|labels| self.describe_gap(&labels))
+        labels.find_map(|labels| self.describe_gap(&labels))
     }
 
     /// Adds a required configuration whose stored state is not known yet. Returns its index.

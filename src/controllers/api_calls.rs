@@ -72,17 +72,17 @@ pub(super) fn call_outcome<T>(
         Ok(value) => return Ok(value),
         Err(ApiFailure::Answered(status)) if matches!(status.code, 404 | 409) => {
             debug!(
-                what = description,
+                description,
                 code = status.code,
                 "the object is gone or has changed"
             );
         }
         Err(ApiFailure::Answered(status)) if status.code == 429 => {
-            debug!(what = description, message = %status.message, "the request is refused for now");
+            debug!(description, message = %status.message, "the request is refused for now");
         }
-        Err(e) if failing => debug!(what = description, error = e.text(), "write failed again"),
+        Err(e) if failing => debug!(description, error = e.text(), "write failed again"),
         Err(e) => warn!(
-            what = description,
+            description,
             error = e.text(),
             "write failed; it will be tried again"
         ),

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_evictions_and_restarts_come_whatever_the_version() {
+    fn effects_outside_the_judged_write_are_unconditional() {
         let unconditional: Vec<_> = ClaimOperation::ALL
             .into_iter()
             .filter(|o| !is_conditional(*o))
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_lapses_only_if_nothing_came_of_it() {
+    fn claim_with_effect_does_not_lapse() {
         assert!(is_claim_lapsed(ClaimOperation::Evict, NEWER));
         assert!(!is_claim_lapsed(
             ClaimOperation::Evict,

@@ -91,7 +91,7 @@ impl Supervisor {
     /// Reports a fault. Later faults are only logged.
     pub fn report_fault(&self, task: impl Into<Cow<'static, str>>, description: impl Into<String>) {
         let (task, description) = (task.into(), description.into());
-        error!(%task, what = description, "the process can't go on, and ends");
+        error!(%task, description, "the process can't go on, and ends");
         self.fault.send_if_modified(|fault| {
             let first = fault.is_none();
             fault.get_or_insert(Fault { task, description });

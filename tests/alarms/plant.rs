@@ -14,7 +14,8 @@ use http::{Request, Response, StatusCode};
 use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
-use operating::admission::denial_counts::{DenialCounts, guard_handlers};
+use operating::admission::denial_counts::DenialCounts;
+use operating::admission::handler_guard::guard_handlers;
 use operating::admission::review::{self, Handler, Verdict};
 use operating::cli::serve::metrics::{self, MetricsCollector};
 use operating::cluster::caches::Caches;
@@ -157,7 +158,7 @@ impl Plant {
             DenialCounts::default(),
             Arc::new(ControllerStats::default()),
         );
-        let reads = MetricsCollector {
+        let collector = MetricsCollector {
             caches: caches.clone(),
             ledgers: Arc::clone(&ledgers),
             endpoint_caller: Arc::new(EndpointCaller::default()),
@@ -168,7 +169,7 @@ impl Plant {
             now,
             clock,
         };
-        metrics::register_metrics_collector(&exposition, reads);
+        metrics::register_metrics_collector(&exposition, collector);
         let resolver = CertificateResolver::new(metrics.clone());
         let plant = Plant {
             client,

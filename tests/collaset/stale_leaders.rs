@@ -58,7 +58,7 @@ async fn new_leader_with_frozen_pvc_watch_shares_no_pvc() {
     let lost = set.pods().await[&0].name_any();
     scope.delete(&lost).await.unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await; // this leader must not act while its watch is dead
-    bed.faults().lift();
+    bed.faults().end_fault();
     set.until_pods("another Pod", |pods| {
         pods.len() == 2 && pods[&0].name_any() != lost
     })
@@ -136,7 +136,7 @@ async fn late_pvc_deletion_spares_a_pvc_in_use_again() {
     };
     bed.faults().set(Fault::new(Effect::Freeze).on(deletes));
     set.edit(json!({ "scaleStrategy": when("Delete") })).await;
-    wait::until("a deletion", async || bed.faults().struck() > 0).await;
+    wait::until("a deletion", async || bed.faults().affected_requests() > 0).await;
     bed.signal(STALLED, Signal::STOP).await;
     // The API server may send the review of this request to the stopped process.
     wait::until("the edit", async || {
@@ -148,7 +148,7 @@ async fn late_pvc_deletion_spares_a_pvc_in_use_again() {
     .await;
     wait::until("another leader", async || bed.leader().await != STALLED).await;
     wait::until("all Pods", async || scope.list("app=web").await.len() == 2).await;
-    bed.faults().lift();
+    bed.faults().end_fault();
     tokio::time::sleep(Duration::from_secs(3)).await;
     let existing: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
     let pods = scope.list("app=web").await;
@@ -255,11 +255,11 @@ async fn pod_lost_during_dry_run_counts_against_max_unavailable() {
     };
     bed.faults().set(Fault::new(Effect::Freeze).on(trial));
     set.image("app:2").await;
-    wait::until("the dry run", async || bed.faults().struck() > 0).await;
+    wait::until("the dry run", async || bed.faults().affected_requests() > 0).await;
     let down = set.pods().await[&3].name_any();
     scope.lose_readiness(&down).await;
     tokio::time::sleep(Duration::from_secs(6)).await;
-    bed.faults().lift();
+    bed.faults().end_fault();
     tokio::time::sleep(Duration::from_secs(3)).await;
     observer.fewest_available(|_| true, 4).await.at_least(3);
 }

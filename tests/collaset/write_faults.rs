@@ -26,36 +26,37 @@ fn writes(asked: &Asked) -> bool {
 }
 
 /// Number of writes that fail after each request of the test. Later writes succeed.
-const STRIKES: usize = 4;
+const AFFECTED_WRITES: usize = 4;
 
 /// One run of the scenario with a new set.
 struct Run<'a> {
     bed: &'a Bed,
     set: Set<'a>,
     /// The fault and its period; `None` for a run without faults.
-    strike: Option<(Effect, usize)>,
-    struck: Cell<usize>,
+    fault: Option<(Effect, usize)>,
+    affected: Cell<usize>,
 }
 
 impl Run<'_> {
     /// Sends a request that makes the server write, and waits for the outcome.
     async fn ask<T>(&self, request: impl Future, outcome: impl Future<Output = T>) -> T {
         let faults = self.bed.faults();
-        if let Some((effect, every)) = self.strike {
+        if let Some((effect, every)) = self.fault {
             faults.set(Fault::new(effect).on(writes).every(every));
         }
         request.await;
-        let lifted = async {
-            while faults.struck() < STRIKES {
+        let ended = async {
+            while faults.affected_requests() < AFFECTED_WRITES {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            faults.lift();
+            faults.end_fault();
             std::future::pending().await
         };
-        let outcome = tokio::select! { outcome = outcome => outcome, outcome = lifted => outcome };
-        faults.lift();
-        if self.strike.is_some() {
-            self.struck.set(self.struck.get() + faults.struck());
+        let outcome = tokio::select! { outcome = outcome => outcome, outcome = ended => outcome };
+        faults.end_fault();
+        if self.fault.is_some() {
+            self.affected
+                .set(self.affected.get() + faults.affected_requests());
         }
         outcome
     }
@@ -99,21 +100,21 @@ impl Run<'_> {
 }
 
 /// A set of two Pods with one PVC each, under a rule that lets one Pod go.
-async fn run(bed: &Bed, store: &Scope, strike: Option<(Effect, usize)>) -> Vec<Rest> {
+async fn run(bed: &Bed, store: &Scope, fault: Option<(Effect, usize)>) -> Vec<Rest> {
     let scope = bed.scope("faults").await;
     scope.rule("web", json!({ "app": "web" }), json!(1)).await;
     let observer = Observer::start(&scope).await;
     let run = Run {
         bed,
         set: Set::of(&scope, "web"),
-        strike,
-        struck: Cell::default(),
+        fault,
+        affected: Cell::default(),
     };
     let begun = Instant::now();
     let rests = run.live(template(store, "1Gi")).await;
-    let struck = run.struck.get();
-    println!("{strike:?}: {struck} writes failed, {:?}", begun.elapsed());
-    assert_eq!(struck > 0, strike.is_some());
+    let affected = run.affected.get();
+    println!("{fault:?}: {affected} writes failed, {:?}", begun.elapsed());
+    assert_eq!(affected > 0, fault.is_some());
     no_id_was_shared(&observer).await;
     observer.fewest_available(|_| true, 2).await.at_least(1);
     bed.assert_all_run().await;
@@ -124,7 +125,7 @@ async fn run(bed: &Bed, store: &Scope, strike: Option<(Effect, usize)>) -> Vec<R
 async fn set_reaches_same_state_whichever_writes_fail() {
     // Claims without effect lapse early.
     let bed = Bed::with_faults(Duration::from_secs(20)).await;
-    let strikes = [
+    let faults = [
         (ERROR, 1),
         (ERROR, 2),
         (ERROR, 3),
@@ -132,12 +133,12 @@ async fn set_reaches_same_state_whichever_writes_fail() {
         (Effect::LoseReply, 3),
     ];
     let store = bed.scope("store").await;
-    volumes(&store, 4 * (1 + strikes.len())).await;
+    volumes(&store, 4 * (1 + faults.len())).await;
     let wanted = run(&bed, &store, None).await;
     let ids = wanted.iter().map(|r| r.pods.keys().copied().collect());
     let ids: Vec<Vec<i64>> = ids.collect();
     assert_eq!(ids, [vec![0, 1], vec![0, 1, 2], vec![0, 2, 3], vec![2, 3]]);
-    for strike in strikes {
-        assert_eq!(run(&bed, &store, Some(strike)).await, wanted, "{strike:?}");
+    for fault in faults {
+        assert_eq!(run(&bed, &store, Some(fault)).await, wanted, "{fault:?}");
     }
 }

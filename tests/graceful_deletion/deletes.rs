@@ -12,7 +12,9 @@ use testbed::pods::{is_idle, may_operate, names, service_ready};
 use testbed::scope::refusal;
 use testbed::wait;
 
-use crate::{UNDERWAY, bed, finalizer, is_marked, is_terminating, leaving, let_go, protected};
+use crate::{
+    UNDERWAY, bed, drop_protection, finalizer, is_marked, is_terminating, leaving, protected,
+};
 
 #[tokio::test]
 async fn kubectl_delete_takes_pod_off_traffic_before_deletion() {
@@ -35,7 +37,7 @@ async fn kubectl_delete_takes_pod_off_traffic_before_deletion() {
         let waiting = format!("{UNDERWAY} with finalizers: [{}]", finalizer());
         assert!(text.contains(&waiting), "{text}");
         assert!(!is_terminating(&scope.get("web").await));
-        let_go(&scope).await;
+        drop_protection(&scope).await;
         scope.until_gone(&pod).await;
         if ruled {
             scope.until_at_rest("web", 0).await;

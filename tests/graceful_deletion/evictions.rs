@@ -9,7 +9,7 @@ use testbed::observer::Observer;
 use testbed::pods::{condition, is_available, may_operate, service_ready};
 use testbed::scope::refusal;
 
-use crate::{UNDERWAY, bed, is_marked, is_terminating, leaving, let_go, protected};
+use crate::{UNDERWAY, bed, drop_protection, is_marked, is_terminating, leaving, protected};
 
 #[tokio::test]
 async fn an_eviction_starts_the_lifecycle_and_the_pod_is_drained() {
@@ -45,7 +45,7 @@ async fn an_eviction_starts_the_lifecycle_and_the_pod_is_drained() {
         let again = refusal(scope.evict("web").await);
         assert!(again.message.contains("with finalizers: ["), "{again:?}");
         assert!(!is_terminating(&scope.get("web").await));
-        let_go(&scope).await;
+        drop_protection(&scope).await;
         scope.until_gone(&pod).await;
     }
 }

@@ -34,7 +34,7 @@ fn finalizer() -> String {
     format!("{}/cooperator", keys::PROTECTION_FINALIZER_PREFIX)
 }
 
-/// An available Pod `web` that goes off traffic only when [`let_go`] says so, in a namespace with a rule or without.
+/// An available Pod `web` that goes off traffic only when [`drop_protection`] says so, in a namespace with a rule or without.
 async fn protected(bed: &Bed, ruled: bool) -> Scope {
     let scope = bed.scope("grace").await;
     let expected =
@@ -53,7 +53,7 @@ async fn protected(bed: &Bed, ruled: bool) -> Scope {
 }
 
 /// Removes the finalizer: the cooperator has taken traffic off.
-async fn let_go(scope: &Scope) {
+async fn drop_protection(scope: &Scope) {
     let none = json!({"metadata": {"finalizers": null}});
     scope.patch("web", none).await.unwrap();
 }

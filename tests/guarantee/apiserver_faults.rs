@@ -122,10 +122,10 @@ async fn unwritable_ledger_holds_only_requests_that_need_claims() {
         scope.evict("plain").await.unwrap();
         scope.evict("down").await.unwrap();
         until_free_pods_are_gone(&scope).await;
-        assert!(bed.faults().struck() >= 3);
+        assert!(bed.faults().affected_requests() >= 3);
         bed.assert_all_run().await;
 
-        bed.faults().lift();
+        bed.faults().end_fault();
         scope.delete(&pods[0]).await.unwrap();
         operate(&scope, &pods[2]).await;
     }
@@ -159,10 +159,10 @@ async fn replicas_answer_in_time_while_api_server_is_frozen() {
     assert_held(evicted, &[&whose, "try again in a moment"]);
     begun.unwrap();
     assert!(is_available(&scope.get(&pods[2]).await));
-    assert!(bed.faults().struck() > 0);
+    assert!(bed.faults().affected_requests() > 0);
     bed.assert_all_run().await;
 
-    bed.faults().lift();
+    bed.faults().end_fault();
     wait::until("plain to be evicted", async || {
         scope.evict("plain").await.is_ok()
     })
@@ -200,8 +200,8 @@ async fn with_a_slow_api_server_the_rule_still_holds() {
         })
         .await;
     }
-    assert!(bed.faults().struck() > 0);
-    bed.faults().lift();
+    assert!(bed.faults().affected_requests() > 0);
+    bed.faults().end_fault();
     scope.all_available("app=web", 50).await;
     scope.until_at_rest("web", 50).await;
     observer.fewest_available(|_| true, 50).await.at_least(45);
@@ -226,7 +226,7 @@ async fn claim_with_lost_reply_breaks_no_rule_and_lapses() {
         }
     }
     assert!(passed > 0);
-    assert!(bed.faults().struck() >= 4);
+    assert!(bed.faults().affected_requests() >= 4);
     // The replies to some claims were lost. These claims lapse, and their release may take several attempts, too.
     scope.all_available("app=web", 30).await;
     scope.until_at_rest("web", 30).await;
@@ -247,7 +247,7 @@ async fn claim_without_answer_is_requested_again() {
         scope.claims("web").await == 1
     })
     .await;
-    bed.faults().lift();
+    bed.faults().end_fault();
     operate(&scope, &pods[0]).await;
     scope.all_available("app=web", 2).await;
     scope.until_at_rest("web", 2).await;
@@ -275,7 +275,7 @@ async fn lifecycles_finish_though_every_third_request_fails() {
         idle.await;
     }
     scope.until_at_rest("web", 5).await;
-    assert!(bed.faults().struck() > 0);
+    assert!(bed.faults().affected_requests() > 0);
     observer.fewest_available(|_| true, 5).await.at_least(3);
     bed.assert_all_run().await;
 }
@@ -291,7 +291,10 @@ async fn failed_release_is_retried_without_further_changes() {
     scope.delete("down").await.unwrap();
     scope.delete("plain").await.unwrap();
     until_free_pods_are_gone(&scope).await;
-    wait::until("a release to fail", async || bed.faults().struck() > 0).await;
+    wait::until("a release to fail", async || {
+        bed.faults().affected_requests() > 0
+    })
+    .await;
     scope
         .until_status("web", "the Pod that went", |s: &RuleStatus| {
             s.expected_pods == 3
@@ -300,7 +303,7 @@ async fn failed_release_is_retried_without_further_changes() {
     // Waits past the deadline of the claim, at which the leader checks the claim in any case.
     tokio::time::sleep(SHORT + Duration::from_secs(20)).await;
     assert_eq!(scope.claims("web").await, 1);
-    bed.faults().lift();
+    bed.faults().end_fault();
     scope.until_at_rest("web", 3).await;
 }
 
@@ -326,10 +329,10 @@ async fn while_the_watch_of_pods_is_refused_nothing_is_claimed() {
     ] {
         assert_held(outcome, &["has not yet seen", "try again in a moment"]);
     }
-    assert!(bed.faults().struck() > 0);
+    assert!(bed.faults().affected_requests() > 0);
     bed.assert_all_run().await;
 
-    bed.faults().lift();
+    bed.faults().end_fault();
     wait::until("the caches to see the Pod", async || {
         let refused = scope.delete(&pods[1]).await.unwrap_err();
         refused.to_string().contains("1 of 4")
@@ -359,5 +362,5 @@ async fn first_claim_under_a_new_rule_has_no_pods_listed() {
         let pods = names(&scope.all_available("app=web", 4).await);
         wait::until("a place", async || scope.delete(&pods[0]).await.is_ok()).await;
     }
-    assert_eq!(bed.faults().struck(), 0);
+    assert_eq!(bed.faults().affected_requests(), 0);
 }

@@ -51,7 +51,7 @@ async fn rule_that_no_watch_delivers_holds_its_pods() {
         let status = refusal(denied);
         assert_eq!(status.code, 429, "{status:?}");
     }
-    bed.faults().lift();
+    bed.faults().end_fault();
     testbed::wait::until("the rule to be known", async || {
         let status = refusal(scope.delete(&pods[1]).await);
         status.message.contains("PodTransitionRule stop")
@@ -93,7 +93,7 @@ async fn undelivered_rule_holds_its_pods_when_new_watches_begin() {
     }
     assert!(!busy.is_finished());
     busy.abort();
-    bed.faults().lift();
+    bed.faults().end_fault();
     testbed::wait::until("the rule to be known", async || {
         let status = refusal(scope.delete(&pods[1]).await);
         status.message.contains("PodTransitionRule stop")
@@ -127,7 +127,7 @@ async fn undelivered_recreated_rule_holds_its_pods() {
         let status = refusal(denied);
         assert_eq!(status.code, 429, "{status:?}");
     }
-    bed.faults().lift();
+    bed.faults().end_fault();
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn terminating_rule_holds_no_pod_while_rules_are_read_live() {
         .set(Fault::new(Effect::Freeze).on(rule_watches));
     sleep(TRUST_DURATION + Duration::from_secs(1)).await;
     until_deleted(&scope, &pods[1]).await;
-    bed.faults().lift();
+    bed.faults().end_fault();
     let free = json!({ "metadata": { "finalizers": null } });
     rules
         .patch(name, &params, &Patch::Merge(free))
@@ -207,7 +207,7 @@ async fn unavailable_pod_stays_while_pod_watches_are_dead() {
     };
     let status = refusal(scope.pods().delete(&pods[3], &dry).await);
     assert_eq!(status.code, 429, "{status:?}");
-    bed.faults().lift();
+    bed.faults().end_fault();
 }
 
 #[tokio::test]
@@ -241,7 +241,7 @@ async fn undelivered_recovery_does_not_count_pod_as_long_unavailable() {
     assert!([403, 429].contains(&status.code), "{status:?}");
     let begun = scope.begin(&pods[0], "op").await;
     assert!(begun.is_ok_and(|pod| !may_operate(&pod, "op")));
-    bed.faults().lift();
+    bed.faults().end_fault();
 }
 
 #[tokio::test]
@@ -270,7 +270,7 @@ async fn pod_with_pending_restart_cannot_enter_undelivered_rule() {
     let managed = scope.label(&pod, json!({(keys::CONTROL): "true"})).await;
     let status = refusal(managed);
     assert!([403, 422, 429].contains(&status.code), "{status:?}");
-    bed.faults().lift();
+    bed.faults().end_fault();
 }
 
 #[tokio::test]
@@ -306,5 +306,5 @@ async fn operation_waits_for_a_rule_that_no_watch_delivers() {
         first.labels()
     );
     assert!(!label(&first, Family::PostChecked, "first"));
-    bed.faults().lift();
+    bed.faults().end_fault();
 }

@@ -42,7 +42,7 @@ async fn deleted(scope: &Scope, name: &str) -> CollaSet {
     sets(scope).get(name).await.unwrap()
 }
 
-async fn let_go(scope: &Scope, name: &str) {
+async fn remove_finalizers(scope: &Scope, name: &str) {
     let patch = Patch::Merge(json!({"metadata": {"finalizers": []}}));
     let params = PatchParams::default();
     let released = sets(scope).patch(name, &params, &patch).await;
@@ -95,7 +95,7 @@ async fn reference_to_a_deleted_set_frees_no_pod_of_another() {
         .await;
     is_held(&scope, &pods[0]).await;
     assert!(is_available(&scope.get(&pods[0]).await));
-    let_go(&scope, "going").await;
+    remove_finalizers(&scope, "going").await;
 }
 
 #[tokio::test]

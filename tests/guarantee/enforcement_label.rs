@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq)]
 enum Stored {
     /// The namespace, with or without the enforcement label.
-    Namespace { marked: bool },
+    Namespace { has_label: bool },
     /// A rule.
     Rule(String),
     /// The deletion of a rule.
@@ -50,7 +50,7 @@ impl History {
         let versions = Arc::default();
         let namespace = follow(&namespaces, Some(name), &versions, |namespace, _| {
             Stored::Namespace {
-                marked: namespace.labels().contains_key(keys::NAMESPACE_ENFORCEMENT),
+                has_label: namespace.labels().contains_key(keys::NAMESPACE_ENFORCEMENT),
             }
         })
         .await;
@@ -88,27 +88,27 @@ impl History {
             .any(|(_, version)| version == stored)
     }
 
-    fn is_marked(&self) -> bool {
+    fn has_label(&self) -> bool {
         let all = self.all();
-        let mut marks = all.iter().rev().filter_map(|(_, stored)| match stored {
-            Stored::Namespace { marked } => Some(*marked),
+        let mut labels = all.iter().rev().filter_map(|(_, stored)| match stored {
+            Stored::Namespace { has_label } => Some(*has_label),
             _ => None,
         });
-        marks.next().unwrap()
+        labels.next().unwrap()
     }
 
     /// Fails if a rule was stored at a version at which the enforcement label was absent.
-    fn assert_no_rule_without_mark(&self) {
-        let (mut is_marked, mut rules) = (false, Vec::new());
+    fn assert_no_rule_without_label(&self) {
+        let (mut is_labelled, mut rules) = (false, Vec::new());
         for (version, stored) in self.all() {
             match stored {
-                Stored::Namespace { marked } => is_marked = marked,
+                Stored::Namespace { has_label } => is_labelled = has_label,
                 Stored::Rule(name) if !rules.contains(&name) => rules.push(name),
                 Stored::Rule(_) => {}
                 Stored::RuleGone(name) => rules.retain(|rule| *rule != name),
             }
             let why = format!("at {version}: rules {rules:?}, {:#?}", self.all());
-            assert!(is_marked || rules.is_empty(), "{why}");
+            assert!(is_labelled || rules.is_empty(), "{why}");
         }
     }
 }
@@ -158,7 +158,7 @@ where
 }
 
 /// Whether the request removes the enforcement label from a namespace.
-fn takes_mark_off(asked: &Asked) -> bool {
+fn removes_label(asked: &Asked) -> bool {
     let body = || serde_json::from_slice::<Value>(&asked.body).unwrap();
     asked.method == Method::PATCH
         && asked.uri.path().starts_with("/api/v1/namespaces/")
@@ -168,7 +168,7 @@ fn takes_mark_off(asked: &Asked) -> bool {
 #[tokio::test]
 async fn rule_created_during_label_removal_keeps_the_enforcement_label() {
     let bed = Bed::with_faults(TIMEOUT).await;
-    let scope = bed.scope("mark").await;
+    let scope = bed.scope("label").await;
     let history = History::start(&scope).await;
     let end = async |rule: &str| {
         let now = DeleteParams::default();
@@ -176,14 +176,14 @@ async fn rule_created_during_label_removal_keeps_the_enforcement_label() {
     };
     scope.rule("first", json!({"app": "web"}), json!(1)).await;
     bed.faults()
-        .set(Fault::new(Effect::Freeze).on(takes_mark_off));
+        .set(Fault::new(Effect::Freeze).on(removes_label));
     end("first").await;
-    wait::until("the leader to take the mark off", async || {
-        bed.faults().struck() > 0
+    wait::until("the leader to remove the label", async || {
+        bed.faults().affected_requests() > 0
     })
     .await;
     scope.rule("second", json!({"app": "web"}), json!(1)).await;
-    bed.faults().lift();
+    bed.faults().end_fault();
     // By the time that the leader has written this status, the API server has answered the request that was held.
     scope.rule("third", json!({"app": "web"}), json!(1)).await;
     scope
@@ -195,21 +195,21 @@ async fn rule_created_during_label_removal_keeps_the_enforcement_label() {
     for rule in ["second", "third"] {
         end(rule).await;
     }
-    wait::until("the mark to be taken off", async || {
+    wait::until("the removal of the label", async || {
         let ended = ["second", "third"].map(|rule| Stored::RuleGone(rule.to_owned()));
-        ended.iter().all(|ended| history.has(ended)) && !history.is_marked()
+        ended.iter().all(|ended| history.has(ended)) && !history.has_label()
     })
     .await;
-    history.assert_no_rule_without_mark();
+    history.assert_no_rule_without_label();
 
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
-    let unmarked = namespaces.get(&scope.namespace).await.unwrap();
-    assert!(!unmarked.annotations().contains_key(keys::RULE_ADMITTED));
+    let unlabelled = namespaces.get(&scope.namespace).await.unwrap();
+    assert!(!unlabelled.annotations().contains_key(keys::RULE_ADMITTED));
 }
 
 #[tokio::test]
 async fn rule_admission_writes_namespace_and_keeps_strict_label() {
-    let scope = Bed::shared().await.scope("mark").await;
+    let scope = Bed::shared().await.scope("label").await;
     let namespace = async || {
         let namespaces: Api<Namespace> = Api::all(scope.client.clone());
         let found = namespaces.get(&scope.namespace).await.unwrap();
@@ -255,7 +255,7 @@ async fn enforcement_label_is_removed_while_rule_is_terminating() {
         .delete("ending", &DeleteParams::default())
         .await
         .unwrap();
-    wait::until("the mark to be taken off", async || !history.is_marked()).await;
+    wait::until("the removal of the label", async || !history.has_label()).await;
     assert!(rules.get_opt("ending").await.unwrap().is_some(), "held up");
     let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
     rules.patch("ending", &params, &free).await.unwrap();

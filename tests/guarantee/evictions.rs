@@ -1,4 +1,4 @@
-//! Both versions of an Eviction are judged alike.
+//! Evictions of both versions: held within the budget, judged alike, and bound to the Pod that was judged.
 
 use futures::future::join;
 use k8s_openapi::ByteString;

@@ -382,7 +382,7 @@ async fn scale_out_counts_while_owner_watches_are_frozen() {
         assert!(status.message.contains("of 30 Pods"), "{status:?}");
     }
     observer.fewest_available(|_| true, 30).await.at_least(27);
-    bed.faults().lift();
+    bed.faults().end_fault();
 }
 
 #[tokio::test]
@@ -409,6 +409,6 @@ async fn pods_with_unreadable_owner_are_held_with_the_reason() {
         status.message.contains("Fleet web can't be read"),
         "{status:?}"
     );
-    bed.faults().lift();
+    bed.faults().end_fault();
     wait::until("a Pod to go", async || scope.delete(&pods[0]).await.is_ok()).await;
 }

@@ -70,12 +70,12 @@ async fn namespaces_without_rules_get_no_enforcement_label() {
     assert_eq!(verdict["allowed"], json!(false), "{verdict}");
     let namespaces = kube::Api::<k8s_openapi::api::core::v1::Namespace>::all(bed.admin());
     let kube_system = namespaces.get("kube-system").await.unwrap();
-    let marks = kube_system
+    let own_keys = kube_system
         .labels()
         .keys()
         .chain(kube_system.annotations().keys());
-    let marks: Vec<_> = marks.filter(|key| key.contains("kusionstack")).collect();
-    assert!(marks.is_empty(), "{marks:?}");
+    let own_keys: Vec<_> = own_keys.filter(|key| key.contains("kusionstack")).collect();
+    assert!(own_keys.is_empty(), "{own_keys:?}");
 }
 
 #[tokio::test]

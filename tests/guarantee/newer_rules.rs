@@ -5,7 +5,6 @@ use std::ops::Not;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use operating::api::crd::CRD_REVISION_KEY;
 use operating::api::keys;
 use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus as RuleStatus};
 use serde_json::{Value, json};
@@ -18,7 +17,7 @@ async fn open_definition(bed: &Bed) {
     let definitions: Api<CustomResourceDefinition> = Api::all(bed.admin());
     let name = "podtransitionrules.apps.kusionstack.io";
     let mut definition = serde_json::to_value(definitions.get(name).await.unwrap()).unwrap();
-    definition["metadata"]["annotations"][CRD_REVISION_KEY] = json!("99");
+    definition["metadata"]["annotations"][keys::CRD_REVISION] = json!("99");
     let version = &mut definition["spec"]["versions"][0];
     version["schema"]["openAPIV3Schema"]["properties"]["spec"] =
         json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});

@@ -209,7 +209,7 @@ async fn silent_watches_are_reported_and_end_no_process() {
     assert_eq!(code, 200, "a restart would not help: {text}");
     let scraped = bed.get(STALLED, "/metrics").await.unwrap().1;
     assert!(scraped.contains("operating_stalled{probe=\"watch-silent\"} 1"));
-    bed.faults().lift();
+    bed.faults().end_fault();
     until_logged("moves again probe=\"watch-silent\"").await;
     bed.assert_all_run().await;
 }

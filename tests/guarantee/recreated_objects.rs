@@ -157,7 +157,7 @@ async fn rule_recreated_during_frozen_rule_watch_keeps_its_limit() {
     };
     deleted.extend(passed(&scope, &remaining(&deleted)).await);
     assert!(deleted.len() <= 2, "{deleted:?}");
-    bed.faults().lift();
+    bed.faults().end_fault();
     wait::until("the places of the rule to be given", async || {
         deleted.extend(passed(&scope, &remaining(&deleted)).await);
         deleted.len() == 2
@@ -206,7 +206,7 @@ async fn recreated_rule_counts_pod_deleted_under_its_predecessor() {
     let outcomes = at_once(&rest, async |pod| scope.delete(&pod).await).await;
     let passed = outcomes.iter().filter(|o| o.is_ok()).count();
     assert_eq!(passed, 0, "{outcomes:?}");
-    bed.faults().lift();
+    bed.faults().end_fault();
     scope.open_nodes().await;
     scope.all_available("app=web", 10).await;
     scope.until_at_rest("web", 10).await;
@@ -277,7 +277,7 @@ async fn rule_in_recreated_namespace_holds_while_watch_is_frozen() {
 
     let deleted = passed(&scope, &pods).await;
     assert_eq!(deleted.len(), 3, "{deleted:?}");
-    bed.faults().lift();
+    bed.faults().end_fault();
     until_namespace_is_seen(&scope).await;
     for pod in pods.iter().filter(|pod| !deleted.contains(pod)) {
         let status = refusal(scope.delete(pod).await);

@@ -76,7 +76,7 @@ async fn rules_without_budget_hold_operations_and_limit_no_deletion() {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules});
     scope.try_rule("others", spec).await.unwrap();
     scope
-        .until_status("others", "a look", |s: &RuleStatus| {
+        .until_status("others", "observedGeneration 1", |s: &RuleStatus| {
             s.observed_generation == 1
         })
         .await;

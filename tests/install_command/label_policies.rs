@@ -54,9 +54,9 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
             .unwrap();
     }
     assert_eq!(
-        mark(&admin, &shop).await.as_deref(),
+        enforcement_label(&admin, &shop).await.as_deref(),
         Some("true"),
-        "the mark is as it was"
+        "the label is unchanged"
     );
 
     // The tenant can't create an excluded namespace either. A namespace with the enforcement label is allowed.
@@ -68,9 +68,9 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
     let excluded = made("excluded", keys::NAMESPACE_EXCLUDED);
     let denied = namespaces.create(&PostParams::default(), &excluded).await;
     assert!(denied.unwrap_err().to_string().contains(NEEDED));
-    let marked = made("marked", keys::NAMESPACE_ENFORCEMENT);
+    let enforced = made("enforced", keys::NAMESPACE_ENFORCEMENT);
     namespaces
-        .create(&PostParams::default(), &marked)
+        .create(&PostParams::default(), &enforced)
         .await
         .unwrap();
 
@@ -100,7 +100,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
 
     // An uninstall completes and leaves none of these objects.
     uninstall(&admin, names::NAMESPACE, false).await.unwrap();
-    assert_eq!(mark(&admin, &shop).await, None);
+    assert_eq!(enforcement_label(&admin, &shop).await, None);
     for kind in [
         "validatingadmissionpolicies",
         "validatingadmissionpolicybindings",
@@ -247,7 +247,7 @@ async fn tenant(cluster: &Cluster, namespace: &str) -> Client {
     client
 }
 
-async fn mark(client: &Client, namespace: &str) -> Option<String> {
+async fn enforcement_label(client: &Client, namespace: &str) -> Option<String> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let found = namespaces.get(namespace).await.unwrap();
     found.labels().get(keys::NAMESPACE_ENFORCEMENT).cloned()

@@ -149,9 +149,9 @@ async fn a_dead_webhook_stops_only_what_a_rule_may_hold() {
         cluster.namespace("ruled").await,
         cluster.namespace("free").await,
     );
-    let mark = json!({"metadata": {"labels": {keys::NAMESPACE_ENFORCEMENT: "true"}}});
+    let labels = json!({"metadata": {"labels": {keys::NAMESPACE_ENFORCEMENT: "true"}}});
     cluster
-        .patch::<Namespace>(None, &ruled, "", &mark)
+        .patch::<Namespace>(None, &ruled, "", &labels)
         .await
         .unwrap();
     cluster.until_denied(&ruled).await;
@@ -330,8 +330,7 @@ async fn uninstall_nudges_crds_whose_deletion_is_pending() {
     let freed = async {
         let is_nudged = || async {
             let crd = crds.get(name).await.unwrap();
-            crd.annotations()
-                .contains_key("operating.kusionstack.io/deletion-nudged")
+            crd.annotations().contains_key(keys::DELETION_NUDGED)
         };
         while !is_nudged().await {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -376,12 +375,12 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
     let client = cluster.client();
     install::apply_policies(&client).await.unwrap();
     let namespace = cluster.namespace("left").await;
-    let mark = json!({"metadata": {
+    let labels = json!({"metadata": {
         "labels": {keys::NAMESPACE_ENFORCEMENT: "true"},
         "annotations": {keys::RULE_ADMITTED: "now"},
     }});
     cluster
-        .patch::<Namespace>(None, &namespace, "", &mark)
+        .patch::<Namespace>(None, &namespace, "", &labels)
         .await
         .unwrap();
     create_owned_pod_and_gated_deployment(&cluster, &namespace).await;
@@ -443,8 +442,7 @@ async fn create_owned_pod_and_gated_deployment(cluster: &Cluster, namespace: &st
         }
     }
     let mut owned = pod("owned");
-    owned["metadata"]["finalizers"] =
-        json!(["finalizer.operationjob.kusionstack.io/replace-protected"]);
+    owned["metadata"]["finalizers"] = json!([keys::REPLACE_PROTECTED_FINALIZER]);
     owned["metadata"]["ownerReferences"] = json!([{
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "s", "uid": owner.unwrap(),
         "controller": true,
@@ -480,9 +478,9 @@ async fn assert_uninstalled(cluster: &Cluster, namespace: &str) {
         Some(keys::CONTROL_VALUE)
     );
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let unmarked = namespaces.get(namespace).await.unwrap();
-    assert!(!unmarked.labels().contains_key(keys::NAMESPACE_ENFORCEMENT));
-    assert!(!unmarked.annotations().contains_key(keys::RULE_ADMITTED));
+    let kept = namespaces.get(namespace).await.unwrap();
+    assert!(!kept.labels().contains_key(keys::NAMESPACE_ENFORCEMENT));
+    assert!(!kept.annotations().contains_key(keys::RULE_ADMITTED));
     assert!(
         namespaces
             .get_opt(names::NAMESPACE)
@@ -569,7 +567,7 @@ fn objects(namespace: &str) -> Vec<DynamicObject> {
         object(
             "CollaSet",
             "s",
-            json!(["apps.kusionstack.io/pre-reclaim"]),
+            json!([keys::PRE_RECLAIM_FINALIZER]),
             json!({"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}),
         ),
         object(
@@ -593,7 +591,7 @@ async fn definitions_of_a_newer_build_stay() {
     let revision = (crd::CRD_REVISION + 1).to_string();
     newer
         .annotations_mut()
-        .insert(crd::CRD_REVISION_KEY.to_owned(), revision);
+        .insert(keys::CRD_REVISION.to_owned(), revision);
     let column = newer.spec.versions[0]
         .additional_printer_columns
         .get_or_insert_default();
@@ -610,7 +608,7 @@ async fn definitions_of_a_newer_build_stay() {
     assert_eq!(stored.annotations(), newer.annotations());
 
     // A definition of the same revision is corrected.
-    let annotation = json!({"metadata": {"annotations": {(crd::CRD_REVISION_KEY): "1"}}});
+    let annotation = json!({"metadata": {"annotations": {(keys::CRD_REVISION): "1"}}});
     api.patch(name, &PatchParams::default(), &Patch::Merge(annotation))
         .await
         .unwrap();

@@ -43,7 +43,7 @@ fn explore(world: World) -> usize {
         begin.elapsed().as_secs_f32()
     );
     if let Some((property, path)) = checker.discoveries().into_iter().next() {
-        panic!("{name}: not so that {property}:\n{path}");
+        panic!("{name}: property violated: {property}:\n{path}");
     }
     assert!(checker.is_done());
     states

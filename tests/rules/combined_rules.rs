@@ -8,7 +8,7 @@ use testbed::endpoint::{Reply, RuleServer};
 use testbed::pods::may_operate;
 use testbed::{Bed, wait};
 
-use crate::helpers::{RuleScope, ask, is_let_go, reason, waits};
+use crate::helpers::{RuleScope, ask, is_past_precheck, reason, waits};
 
 /// See contract Q14: one ID in PreCheck and another in PostCheck, each with rules of its own.
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn pod_held_by_endpoint_uses_no_budget() {
     let allowed = scope.status::<RuleStatus>("web").await.disruptions_allowed;
     assert_eq!(allowed, Some(1), "the Pod that waits takes nothing");
     scope.begin(&pods[1], "x").await.unwrap();
-    scope.until_let_go(&pods[1], "x").await;
+    scope.until_past_precheck(&pods[1], "x").await;
 
     // The budget is used up: no call is made about the Pods that wait for it, and none of them passes.
     scope
@@ -147,7 +147,7 @@ async fn rules_of_every_kind_hold_until_all_pass() {
     scope.delete(&pods[1]).await.unwrap();
     scope.all_available("app=web", 2).await;
     server.answer(|_| Reply::pass());
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn two_operations_of_one_pod_are_asked_about_each() {
         .await;
     server.answer(|_| Reply::pass());
     scope
-        .until_pod(&pods[0], "y let go", |p| is_let_go(p, "y"))
+        .until_pod(&pods[0], "y past PreCheck", |p| is_past_precheck(p, "y"))
         .await;
 }
 
@@ -197,7 +197,7 @@ async fn disabled_and_skipped_rules_are_not_asked() {
         .await
         .unwrap();
     scope.begin(&pods[0], "x").await.unwrap();
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     assert_eq!(server.asked().len(), 0);
 }
 
@@ -226,7 +226,7 @@ async fn operation_without_its_type_blocks_no_other() {
 
     let complete = json!({type_: "update"});
     scope.label(&pods[0], complete).await.unwrap();
-    scope.until_let_go(&pods[0], "x1").await;
+    scope.until_past_precheck(&pods[0], "x1").await;
 }
 
 /// Refused Pods delay no Pod behind them, neither at the first check nor at the second check before a call.

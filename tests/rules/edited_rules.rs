@@ -35,7 +35,7 @@ async fn editing_a_neighbour_keeps_answers_and_tasks() {
     }
     assert_eq!(server.asked().len(), 1, "the task goes on");
     server.answer(|_| Reply::Json(json!({"success": true, "finished": true})));
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     assert_eq!(server.asked().len(), 1);
 }
 

@@ -85,7 +85,7 @@ async fn pods_wait_for_failing_endpoint_and_proceed_after_recovery() {
         server.answer(|_| Reply::pass());
     }
     for (name, ..) in failures() {
-        scope.until_let_go(name, "x").await;
+        scope.until_past_precheck(name, "x").await;
     }
     bed.assert_all_run().await;
 }
@@ -96,7 +96,7 @@ async fn ignored_failures_pass_and_stay_in_the_history() {
     let scope = bed.scope("ignored").await;
     let _servers = begun_with_failures(&scope, "Ignore").await;
     for (name, _, why) in failures() {
-        scope.until_let_go(name, "x").await;
+        scope.until_past_precheck(name, "x").await;
         scope
             .until_status(name, why, |s: &RuleStatus| {
                 let history = webhook_status(s, "ask").history;
@@ -175,7 +175,7 @@ async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
     scope
         .edit_rule("untrusted", json!({"webhook": {"clientConfig": config}}))
         .await;
-    scope.until_let_go("untrusted", "x").await;
+    scope.until_past_precheck("untrusted", "x").await;
     bed.assert_all_run().await;
 }
 
@@ -203,7 +203,7 @@ async fn unresolvable_parameter_path_holds_pods_of_its_rule() {
     }
     assert_eq!(server.asked().len(), 0);
     begun(&scope, "other", server.config(), "Fail").await;
-    scope.until_let_go("other", "x").await;
+    scope.until_past_precheck("other", "x").await;
     bed.assert_all_run().await;
 }
 

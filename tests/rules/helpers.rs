@@ -27,7 +27,7 @@ pub fn waits(pod: &Pod, id: &str) -> bool {
 }
 
 /// Whether an operation has left PreCheck.
-pub fn is_let_go(pod: &Pod, id: &str) -> bool {
+pub fn is_past_precheck(pod: &Pod, id: &str) -> bool {
     let has = |family: Family| pod.labels().contains_key(&family.key(id));
     has(Family::Preparing) || has(Family::Operate)
 }
@@ -68,7 +68,7 @@ pub trait RuleScope {
     /// delivered it. Until then, this function ends the operation and begins it again.
     async fn begin_under_rule(&self, object: &str, pod: &str, id: &str);
 
-    async fn until_let_go(&self, pod: &str, id: &str) -> Pod;
+    async fn until_past_precheck(&self, pod: &str, id: &str) -> Pod;
 
     /// Waits until the operation may be carried out, and finishes it.
     async fn operate(&self, pod: &str, id: &str);
@@ -124,8 +124,9 @@ impl RuleScope for Scope {
         panic!("{pod} is held by no rule");
     }
 
-    async fn until_let_go(&self, pod: &str, id: &str) -> Pod {
-        self.until_pod(pod, "let go", |p| is_let_go(p, id)).await
+    async fn until_past_precheck(&self, pod: &str, id: &str) -> Pod {
+        self.until_pod(pod, "past PreCheck", |p| is_past_precheck(p, id))
+            .await
     }
 
     async fn operate(&self, pod: &str, id: &str) {

@@ -58,7 +58,7 @@ async fn wrong_url_path_passes_no_pod_of_another_rule() {
     }
     scope.begin_under_rule("wrong", "wrong", "x").await;
     for _ in 0..7 {
-        scope.until_let_go("wrong", "x").await;
+        scope.until_past_precheck("wrong", "x").await;
         scope.operate("wrong", "x").await;
         scope.until_idle("wrong").await;
         scope.begin("wrong", "x").await.unwrap();
@@ -78,7 +78,7 @@ async fn ignored_pass_shows_in_event_condition_and_metric() {
         .ruled("web", json!([ask(server.config(), ignoring())]))
         .await;
     scope.begin_under_rule("web", &pods[0], "x").await;
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     let answers = async |wanted: Option<&str>| {
         scope
             .until_status("web", &format!("{wanted:?}"), |s: &RuleStatus| {
@@ -118,6 +118,6 @@ async fn ignored_pass_shows_in_event_condition_and_metric() {
     scope.operate(&pods[0], "x").await;
     scope.until_idle(&pods[0]).await;
     scope.begin(&pods[0], "x").await.unwrap();
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     answers(None).await;
 }

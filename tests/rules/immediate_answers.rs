@@ -31,7 +31,7 @@ async fn endpoint_is_called_once_per_pod_and_passes_it() {
         );
     }
     for pod in &pods {
-        scope.until_let_go(pod, "x").await;
+        scope.until_past_precheck(pod, "x").await;
         assert_eq!(server.times(pod), 1, "{pod}");
     }
     for request in server.asked() {
@@ -61,7 +61,7 @@ async fn an_old_answer_is_never_used_for_a_new_operation() {
         .await;
     for round in 1..=2 {
         scope.begin(&pods[0], "x").await.unwrap();
-        scope.until_let_go(&pods[0], "x").await;
+        scope.until_past_precheck(&pods[0], "x").await;
         assert_eq!(server.times(&pods[0]), round);
         scope.operate(&pods[0], "x").await;
         scope.until_idle(&pods[0]).await;
@@ -97,14 +97,14 @@ async fn refusal_passes_pods_that_it_names_and_is_retried() {
             json!({"success": false, "message": "some", "finishedNames": ["stranger", first]}),
         )
     });
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     scope.until_reason("web", &pods[1], "ask", "some").await;
     let status = scope.status::<RuleStatus>("web").await;
     let passed = webhook_status(&status, "ask").passed;
     assert!(passed.iter().all(|p| p.name == pods[0]), "{passed:?}");
     server.answer(|_| Reply::pass());
     for pod in &pods {
-        scope.until_let_go(pod, "x").await;
+        scope.until_past_precheck(pod, "x").await;
     }
 }
 
@@ -129,7 +129,7 @@ async fn parameters_are_taken_from_the_pod() {
         "webhook": {"clientConfig": server.config(), "parameters": parameters}});
     scope.ruled("web", json!([rule])).await;
     scope.begin("web", "x").await.unwrap();
-    scope.until_let_go("web", "x").await;
+    scope.until_past_precheck("web", "x").await;
     let asked = &server.asked()[0];
     assert_eq!(asked.body["stage"], "PreCheck");
     let node = scope.get("web").await.spec.unwrap().node_name.unwrap();
@@ -208,7 +208,7 @@ async fn second_webhook_rule_is_asked_after_the_first_passes() {
     scope.until_reason("web", &pods[0], "ask", "closed").await;
     assert_eq!(second.asked().len(), 0);
     open.store(true, Ordering::SeqCst);
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     assert_eq!(second.times(&pods[0]), 1);
 }
 
@@ -275,5 +275,5 @@ async fn stored_rules_of_one_name_share_no_answer() {
     assert!(yes.times(&pod) > 0 && no.times(&pod) > 0);
     assert!(waits(&scope.get(&pod).await, "x"));
     no.answer(|_| Reply::pass());
-    scope.until_let_go(&pod, "x").await;
+    scope.until_past_precheck(&pod, "x").await;
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testbed::pods::is_available;
 use testbed::{Bed, wait};
 
-use crate::helpers::{RuleScope, is_let_go, reason, waits};
+use crate::helpers::{RuleScope, is_past_precheck, reason, waits};
 
 fn check(name: &str, label: &str, extra: Value) -> Value {
     let mut rule =
@@ -24,19 +24,21 @@ async fn pod_with_required_labels_passes_in_its_begin_request() {
         .ruled("web", json!([check("fit", "fit", json!({}))]))
         .await;
     scope
-        .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
+        .until_status("web", "observedGeneration 1", |s: &RuleStatus| {
+            s.observed_generation == 1
+        })
         .await;
     scope.label(&pods[0], json!({"fit": "yes"})).await.unwrap();
     let waiting = scope.begin(&pods[1], "x").await.unwrap();
     assert!(waits(&waiting, "x"), "{:?}", waiting.labels());
     // A dry run shows that no controller has helped. A replica that has not seen the rule yet denies the request.
-    wait::until("a begin that is let go at once", async || {
+    wait::until("an operation to begin and pass at once", async || {
         let begun = scope.dry_begin(&pods[0], "x").await;
-        is_let_go(&begun, "x") && !is_available(&begun)
+        is_past_precheck(&begun, "x") && !is_available(&begun)
     })
     .await;
     scope.begin(&pods[0], "x").await.unwrap();
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     scope
         .until_reason(
             "web",
@@ -51,7 +53,7 @@ async fn pod_with_required_labels_passes_in_its_begin_request() {
 
     // The rule is evaluated again when the labels change.
     scope.label(&pods[1], json!({"fit": "yes"})).await.unwrap();
-    scope.until_let_go(&pods[1], "x").await;
+    scope.until_past_precheck(&pods[1], "x").await;
     for pod in &pods {
         scope.operate(pod, "x").await;
         scope.until_idle(pod).await;
@@ -65,7 +67,9 @@ async fn post_check_holds_the_way_back() {
     let rule = check("done", "done", json!({"stage": "PostCheck"}));
     scope.ruled("web", json!([rule])).await;
     scope
-        .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
+        .until_status("web", "observedGeneration 1", |s: &RuleStatus| {
+            s.observed_generation == 1
+        })
         .await;
     scope.begin(&pods[0], "x").await.unwrap();
     scope.operate(&pods[0], "x").await;
@@ -92,13 +96,15 @@ async fn filter_disabled_and_the_skip_annotation_let_pass() {
     ]);
     scope.ruled("web", rules).await;
     scope
-        .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
+        .until_status("web", "observedGeneration 1", |s: &RuleStatus| {
+            s.observed_generation == 1
+        })
         .await;
     let skip = json!({keys::SKIP_RULE_CONDITIONS: r#"{"skipRules":["skipped"]}"#});
     let patch = json!({"metadata": {"annotations": skip}});
     scope.patch(&pods[0], patch).await.unwrap();
     scope.begin(&pods[0], "x").await.unwrap();
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
 
     scope
         .label(&pods[1], json!({"tier": "front"}))
@@ -131,11 +137,13 @@ async fn rules_apply_only_to_their_namespace() {
         .ruled("web", json!([check("fit", "fit", json!({}))]))
         .await;
     ruled_namespace
-        .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
+        .until_status("web", "observedGeneration 1", |s: &RuleStatus| {
+            s.observed_generation == 1
+        })
         .await;
     ruled_namespace.begin("web", "x").await.unwrap();
     other_namespace.begin("web", "x").await.unwrap();
-    other_namespace.until_let_go("web", "x").await;
+    other_namespace.until_past_precheck("web", "x").await;
     let pod = ruled_namespace.get("web").await;
     assert!(waits(&pod, "x"), "{:?}", pod.labels());
 }
@@ -149,7 +157,9 @@ async fn pods_that_details_leave_out_are_counted_by_reason() {
         .ruled("web", json!([check("fit", "fit", json!({}))]))
         .await;
     scope
-        .until_status("web", "a look", |s: &RuleStatus| s.observed_generation == 1)
+        .until_status("web", "observedGeneration 1", |s: &RuleStatus| {
+            s.observed_generation == 1
+        })
         .await;
     for pod in &pods {
         scope.begin(pod, "x").await.unwrap();
@@ -171,7 +181,7 @@ async fn pods_that_details_leave_out_are_counted_by_reason() {
     // So few Pods wait that `status.details` lists them all.
     for pod in &pods[..10] {
         scope.label(pod, json!({"fit": "yes"})).await.unwrap();
-        scope.until_let_go(pod, "x").await;
+        scope.until_past_precheck(pod, "x").await;
     }
     scope
         .until_status("web", "no count", |s: &RuleStatus| {

@@ -59,10 +59,10 @@ async fn a_task_is_polled_until_all_have_passed() {
             json!({"success": true, "message": "half", "finishedNames": [first, "stranger"]}),
         ),
     });
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     scope.until_reason("web", &pods[1], "ask", "half").await;
     server.answer(|_| Reply::Json(json!({"success": true, "finished": true})));
-    scope.until_let_go(&pods[1], "x").await;
+    scope.until_past_precheck(&pods[1], "x").await;
     for pod in &pods {
         assert_eq!(server.times(pod), 1, "asked about once, then polled");
     }
@@ -105,7 +105,7 @@ async fn stopped_and_endless_tasks_are_requested_anew() {
         .await;
     assert!(waits(&scope.get(&pods[0]).await, "x"));
     server.answer(|_| Reply::pass());
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn polls_that_fail_are_repeated() {
         .until_reason("web", &pods[0], "ask", "Polling failed")
         .await;
     server.answer(|_| Reply::Json(json!({"success": true, "finished": true})));
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     assert_eq!(server.times(&pods[0]), 1);
 }
 
@@ -137,7 +137,7 @@ async fn rule_edited_during_poll_is_called_anew() {
     scope
         .edit_rule("web", json!({"webhook": {"clientConfig": other.config()}}))
         .await;
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     assert_eq!((server.times(&pods[0]), other.times(&pods[0])), (1, 1));
     let history = webhook_status(&scope.status::<RuleStatus>("web").await, "ask").history;
     assert!(
@@ -160,7 +160,7 @@ async fn rule_deleted_during_poll_releases_its_pods() {
         .delete("web", &DeleteParams::default())
         .await
         .unwrap();
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     scope.operate(&pods[0], "x").await;
     scope.until_idle(&pods[0]).await;
     // No replica polls for a deleted rule.
@@ -191,7 +191,7 @@ async fn next_leader_continues_poll_without_repeating_calls() {
     for pod in &pods {
         scope.begin(pod, "x").await.unwrap();
     }
-    scope.until_let_go(&pods[0], "x").await;
+    scope.until_past_precheck(&pods[0], "x").await;
     for pod in &pods[1..] {
         scope.until_reason("web", pod, "ask", RUNNING).await;
     }
@@ -208,7 +208,7 @@ async fn next_leader_continues_poll_without_repeating_calls() {
         _ => Reply::Json(json!({"success": true, "finished": true})),
     });
     for pod in &pods {
-        scope.until_let_go(pod, "x").await;
+        scope.until_past_precheck(pod, "x").await;
     }
     assert_eq!(server.asked().len(), asked, "nothing is asked twice");
     let tasks: BTreeSet<_> = server.polls().into_iter().map(|h| h.target).collect();

@@ -48,6 +48,6 @@ async fn no_endpoint_is_asked_about_an_operation_that_is_over() {
     scope.until_idle("gone").await;
     assert_eq!(server.asked().len(), AT_ONCE);
     slow.notify_waiters();
-    scope.until_let_go("kept", "x").await;
+    scope.until_past_precheck("kept", "x").await;
     assert_eq!(server.times("gone"), 0);
 }

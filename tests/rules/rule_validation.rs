@@ -117,7 +117,7 @@ async fn rule_creation_calls_no_endpoint() {
         .await;
     for object in ["web", "down"] {
         scope
-            .until_status(object, "a look", |s: &RuleStatus| {
+            .until_status(object, "observedGeneration 1", |s: &RuleStatus| {
                 s.observed_generation >= 1
             })
             .await;

@@ -175,7 +175,7 @@ impl Cluster {
         })
         .await;
         let namespaces: Api<Namespace> = Api::all(self.client());
-        wait::until("the namespace is marked", async || {
+        wait::until("the namespace is labelled", async || {
             let found = namespaces.get(&namespace).await.unwrap();
             found.labels().contains_key(keys::NAMESPACE_ENFORCEMENT)
         })

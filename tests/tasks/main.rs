@@ -43,7 +43,7 @@ const TASKS: &[&str] = &[
     "the writer of Events",
 ];
 
-fn strike(bed: &Bed, index: usize, task: &str, fault: &str) {
+fn inject_fault(bed: &Bed, index: usize, task: &str, fault: &str) {
     let file = bed.faults_of(index).join(task);
     assert!(file.is_file(), "no task {task} has begun");
     fs::write(file, fault).unwrap();
@@ -51,7 +51,7 @@ fn strike(bed: &Bed, index: usize, task: &str, fault: &str) {
 
 /// Injects the fault. Returns when the replica has ended for this reason, after it stopped being ready.
 async fn ends(bed: &Bed, index: usize, task: &str, fault: &str, reason: &str) {
-    strike(bed, index, task, fault);
+    inject_fault(bed, index, task, fault);
     let is_silent = task.ends_with("listener");
     if !is_silent {
         wait::until(&format!("the end of {task} to be told"), async || {
@@ -150,7 +150,7 @@ async fn watchdog_reports_blocked_runtime_and_other_replicas_continue() {
     let blocked = bed.leader().await;
     // More than one thread may run tasks.
     for task in TASKS.iter().filter(|task| **task != "the watchdog") {
-        strike(&bed, blocked, task, "block");
+        inject_fault(&bed, blocked, task, "block");
     }
     let until_logged = async |text: &str| {
         wait::until(text, async || bed.log_of(blocked).contains(text)).await;
@@ -162,7 +162,7 @@ async fn watchdog_reports_blocked_runtime_and_other_replicas_continue() {
     })
     .await;
     for task in TASKS.iter().filter(|task| **task != "the watchdog") {
-        strike(&bed, blocked, task, "");
+        inject_fault(&bed, blocked, task, "");
     }
     until_logged("moves again probe=\"runtime\"").await;
     wait::until("an answer", async || {

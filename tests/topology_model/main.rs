@@ -34,13 +34,13 @@ fn explore(world: World) -> usize {
     for (property, path) in checker.discoveries() {
         assert!(
             property == model::SHARED,
-            "{name}: not so that {property}:\n{path}"
+            "{name}: property violated: {property}:\n{path}"
         );
     }
     let is_shared = checker.discovery(model::SHARED).is_some();
     assert!(
         is_shared || !world.shared,
-        "{name}: not so that {}",
+        "{name}: no state was found in which {}",
         model::SHARED
     );
     assert!(checker.is_done());

@@ -8,7 +8,7 @@ use crate::cluster::objects::object_cache::ObjectCache;
 use crate::domain::collaset::observed::Pvc;
 
 /// The warning for a request that has a Pod replaced whose CollaSet owns PVCs that the Pod mounts.
-pub fn replacement_warning(claims: &ObjectCache<Pvc>, request: &Request) -> Option<String> {
+pub fn replacement_warning(pvcs: &ObjectCache<Pvc>, request: &Request) -> Option<String> {
     let raw = request.object.as_deref();
     if request.sub_resource.is_some() || !raw?.get().contains(keys::TO_REPLACE) {
         return None;
@@ -20,8 +20,8 @@ pub fn replacement_warning(claims: &ObjectCache<Pvc>, request: &Request) -> Opti
     }
     let owner = new.controller().filter(|owner| owner.is_collaset())?;
     let is_lost = |name: &&String| {
-        let claim = claims.get(&request.namespace, name);
-        claim.is_some_and(|claim| claim.controller.as_deref() == Some(&*owner.uid))
+        let pvc = pvcs.get(&request.namespace, name);
+        pvc.is_some_and(|pvc| pvc.controller.as_deref() == Some(&*owner.uid))
     };
     let lost = new.spec.pvcs.iter().filter(is_lost);
     let lost: Vec<&str> = lost.map(String::as_str).collect();
@@ -62,7 +62,7 @@ mod tests {
             "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": "set", "controller": true,
         });
         let volumes = ["data", "shared"]
-            .map(|claim| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } }));
+            .map(|pvc| json!({ "name": pvc, "persistentVolumeClaim": { "claimName": pvc } }));
         json!({
             "metadata": { "name": "web-1", "labels": labels, "ownerReferences": [owner] },
             "spec": { "volumes": volumes, "containers": [] },
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn replacement_of_pod_warns_of_mounted_pvcs() {
-        let claims = ObjectCache::default();
+        let pvcs = ObjectCache::default();
         for (name, owner) in [("data", Some("set")), ("shared", None)] {
             let key = ObjectKey {
                 namespace: "shop".into(),
@@ -80,21 +80,21 @@ mod tests {
                 version: 1,
                 controller: owner.unwrap_or_default().into(),
             };
-            let claim = Pvc {
+            let pvc = Pvc {
                 name: name.into(),
                 controller: owner.map(str::to_owned),
                 ..Pvc::default()
             };
-            claims.apply(key, Some(claim));
+            pvcs.apply(key, Some(pvc));
         }
         let (idle, asked) = (pod(json!({})), pod(json!({ keys::TO_REPLACE: "true" })));
-        let warning = replacement_warning(&claims, &request(&idle, &asked)).unwrap();
+        let warning = replacement_warning(&pvcs, &request(&idle, &asked)).unwrap();
         assert!(
             warning.contains("empty PVCs; data will be deleted"),
             "{warning}"
         );
-        assert_eq!(replacement_warning(&claims, &request(&asked, &asked)), None);
-        assert_eq!(replacement_warning(&claims, &request(&asked, &idle)), None);
+        assert_eq!(replacement_warning(&pvcs, &request(&asked, &asked)), None);
+        assert_eq!(replacement_warning(&pvcs, &request(&asked, &idle)), None);
         assert_eq!(
             replacement_warning(&ObjectCache::default(), &request(&idle, &asked)),
             None

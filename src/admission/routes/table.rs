@@ -50,8 +50,8 @@ pub struct Webhook {
     pub writes: bool,
     /// Whether the API server calls it again if a later webhook changed the object.
     pub reinvoke: bool,
-    /// How long the API server waits, in seconds: 10 if the handler writes a claim (a conflict costs a few round trips)
-    /// or sends a dry run to the API server, and 5 otherwise.
+    /// How long the API server waits, in seconds: 10 if the handler writes (a conflict costs a few round trips) or sends
+    /// a dry run to the API server, and 5 otherwise.
     pub timeout_seconds: i32,
     /// The conditions of a call. All must be true.
     pub conditions: &'static [Condition],
@@ -83,7 +83,7 @@ const COLLASETS_UPDATES: &[WebhookMatchRule] = &[WebhookMatchRule {
     operations: &["UPDATE"],
     ..own_kind_rule("collasets")
 }];
-const CLAIM_DELETES: &[WebhookMatchRule] = &[WebhookMatchRule {
+const PVC_DELETES: &[WebhookMatchRule] = &[WebhookMatchRule {
     group: "",
     version: "v1",
     resource: "persistentvolumeclaims",
@@ -345,7 +345,7 @@ pub const WEBHOOKS: &[Webhook] = &[
     Webhook {
         name: "claim-delete.apps.kusionstack.io",
         route: Route::ValidatePvcDeletions,
-        rules: CLAIM_DELETES,
+        rules: PVC_DELETES,
         managed_only: true,
         namespaces: NamespaceScope::All,
         must_answer: false,
@@ -365,7 +365,7 @@ pub const WEBHOOKS: &[Webhook] = &[
     Webhook {
         name: "claim-collected.apps.kusionstack.io",
         route: Route::ValidatePvcCollections,
-        rules: CLAIM_DELETES,
+        rules: PVC_DELETES,
         managed_only: false,
         namespaces: NamespaceScope::All,
         must_answer: true,

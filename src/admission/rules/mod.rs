@@ -21,10 +21,9 @@ use crate::api_request;
 use crate::cluster::index::IndexState;
 use crate::cluster::{held_rollouts, selection};
 use crate::domain::rules::RuleSet;
-use crate::domain::rules::conditions::{self, SelectorMatches};
+use crate::domain::rules::conditions::{self, SelectorMatches, rollouts_held};
 use crate::domain::rules::enforcement::NamespaceEnforcement;
 use crate::domain::rules::ignore_policy;
-use crate::domain::rules::rollouts;
 
 const KIND: &str = "PodTransitionRule";
 
@@ -61,14 +60,14 @@ impl Handler for RuleMutator {
                 Err(denial) => return denial,
             };
         let old = stored_rule(request);
-        let mark = NamespaceEnforcement::for_rules([&RuleSet::compile(&rule)]);
+        let level = NamespaceEnforcement::for_rules([&RuleSet::compile(&rule)]);
         // An update needs a new label only if its rules need a stricter value than plain rules do.
         let asks_for_more =
-            mark > NamespaceEnforcement::Ruled && !is_unchanged(old.as_ref(), &rule);
+            level > NamespaceEnforcement::Ruled && !is_unchanged(old.as_ref(), &rule);
         if (request.operation == RequestOperation::Create || asks_for_more)
             && !request.dry_run
             && let Err(why) = self
-                .label_namespace(&request.namespace, mark, deadline)
+                .label_namespace(&request.namespace, level, deadline)
                 .await
         {
             let message = format!(
@@ -131,12 +130,12 @@ impl RuleMutator {
     async fn label_namespace(
         &self,
         name: &str,
-        mark: NamespaceEnforcement,
+        level: NamespaceEnforcement,
         deadline: Instant,
     ) -> Result<(), String> {
         match timeout_at(
             deadline,
-            namespace_label::ensure_namespace_label(&self.0, name, mark),
+            namespace_label::ensure_namespace_label(&self.0, name, level),
         )
         .await
         {
@@ -246,7 +245,7 @@ fn permanent_hold_warnings(state: &IndexState, rules: &RuleSet) -> Vec<String> {
     let frozen = conditions::zero_budget_warning(rules, expected);
     frozen
         .into_iter()
-        .chain(rollouts::recreate_warning(rules, recreating))
+        .chain(rollouts_held::recreate_warning(rules, recreating))
         .chain(conditions::expected_unknown_warning(
             rules,
             state.find_unknown_replicas_owners(rules),

@@ -1,4 +1,4 @@
-//! Status of a PodTransitionRule, written by the controller.
+//! Status of a PodTransitionRule. Every replica writes the ledger, at admission; the leader writes everything else.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;

@@ -1,4 +1,5 @@
-//! Requests to the API server with a deadline, a limited number of retries with jitter, and readable errors.
+//! Sends the requests of `install` and `uninstall`. Adds to `api_request` a limited number of retries with jitter, and
+//! errors for people.
 
 use std::future::Future;
 use std::time::Duration;
@@ -34,7 +35,7 @@ where
             Err(failure) => readable_error(failure),
         };
         tracing::debug!(
-            what = description,
+            description,
             attempt,
             error = format!("{error:#}"),
             "asking again"

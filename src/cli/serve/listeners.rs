@@ -11,7 +11,7 @@ use tracing::info;
 
 use super::replica::Replica;
 use crate::admission;
-use crate::admission::denial_counts::guard_handlers;
+use crate::admission::handler_guard::guard_handlers;
 use crate::cli::args::ServeArgs;
 use crate::cluster::index::Index;
 use crate::server::connections::Listener;

@@ -27,8 +27,8 @@ use crate::telemetry::metrics::Exposition;
 use crate::telemetry::watchdog::WatchdogStatus;
 
 /// Registers the collector.
-pub fn register_metrics_collector(exposition: &Exposition, reads: MetricsCollector) {
-    exposition.register(|registry| registry.register_collector(Box::new(reads)));
+pub fn register_metrics_collector(exposition: &Exposition, collector: MetricsCollector) {
+    exposition.register(|registry| registry.register_collector(Box::new(collector)));
 }
 
 /// The sources of the metrics.
@@ -55,7 +55,7 @@ pub struct MetricsCollector {
 
 impl fmt::Debug for MetricsCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reads")
+        f.write_str("MetricsCollector")
     }
 }
 

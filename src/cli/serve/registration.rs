@@ -93,10 +93,10 @@ mod tests {
             serde_json::to_value(mutating).unwrap(),
             serde_json::to_value(validating).unwrap(),
         ];
-        for mark in ["true", keys::NAMESPACE_ENFORCEMENT_STRICT] {
+        for value in ["true", keys::NAMESPACE_ENFORCEMENT_STRICT] {
             let labels = BTreeMap::from([
                 ("kubernetes.io/metadata.name".to_owned(), "shop".to_owned()),
-                (keys::NAMESPACE_ENFORCEMENT.to_owned(), mark.to_owned()),
+                (keys::NAMESPACE_ENFORCEMENT.to_owned(), value.to_owned()),
             ]);
             for (needed, stored) in needed.iter().zip(&stored) {
                 let stored = serde_json::from_value(stored.clone()).unwrap();

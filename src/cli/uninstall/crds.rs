@@ -11,7 +11,7 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::delete_object;
 use super::finalizers::{self, crd_resource};
-use crate::api::crd;
+use crate::api::{crd, keys};
 use crate::cli::install::WAIT_TIMEOUT;
 use crate::cli::install::request::retry_optional_request;
 
@@ -22,8 +22,6 @@ const FINALIZER_SAMPLE: u32 = 500;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of writes to a CRD that is being deleted.
 const TOUCH_INTERVAL: Duration = Duration::from_secs(5);
-/// The annotation of these writes.
-const TOUCH_ANNOTATION: &str = "operating.kusionstack.io/deletion-nudged";
 
 /// Deletes the CRDs, and with them the objects of their kinds. CollaSets are deleted first and leave their Pods behind,
 /// because an uninstallation must not stop running Pods.
@@ -59,7 +57,7 @@ pub async fn remove_crds(client: &Client) -> anyhow::Result<()> {
                 let holder = finalizer_holder(client, crd).await?;
                 if holder.is_some() && holder != reported_holder {
                     eprintln!(
-                        "waiting for CRD {name} to go{}",
+                        "waiting for CRD {name} to be deleted{}",
                         holder.as_deref().unwrap_or_default()
                     );
                     reported_holder = holder;
@@ -112,7 +110,7 @@ async fn finalizer_holder(
 /// (`CRDFinalizer` of apiextensions-apiserver), unless the CRD changes in another way.
 async fn touch_crd(api: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {
     let at = Timestamp::now().to_string();
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {TOUCH_ANNOTATION: at}}}));
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {keys::DELETION_NUDGED: at}}}));
     let write = || async {
         api.patch_metadata(name, &PatchParams::default(), &patch)
             .await
@@ -157,7 +155,7 @@ async fn delete_with_orphans(
             next_report = Instant::now() + TOUCH_INTERVAL;
             reported_count = Some(listed.items.len());
             eprintln!(
-                "waiting for {} {} to go, {}/{} with the finalizers {:?}",
+                "waiting for {} {} to be deleted, {}/{} with the finalizers {:?}",
                 listed.items.len(),
                 resource.plural,
                 first.namespace().unwrap_or_default(),

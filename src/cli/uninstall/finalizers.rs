@@ -15,8 +15,8 @@ use crate::cli::install::request::retry_optional_request;
 /// begin with [`keys::PROTECTION_FINALIZER_PREFIX`].
 const OWN_FINALIZERS: [&str; 3] = [
     keys::PROTECTED_FINALIZER,
-    "apps.kusionstack.io/pre-reclaim",
-    "finalizer.operationjob.kusionstack.io/replace-protected",
+    keys::PRE_RECLAIM_FINALIZER,
+    keys::REPLACE_PROTECTED_FINALIZER,
 ];
 
 const PAGE_LIMIT: u32 = 500;
@@ -26,8 +26,7 @@ pub async fn strip_all_finalizers(client: &Client) -> anyhow::Result<()> {
     for crd in crd::all_crds() {
         strip_kind(client, &crd_resource(&crd)?, &ListParams::default()).await?;
     }
-    let managed =
-        ListParams::default().labels(&format!("{}={}", keys::CONTROL, keys::CONTROL_VALUE));
+    let managed = ListParams::default().labels(keys::CONTROL_SELECTOR);
     strip_kind(client, &ApiResource::erase::<Pod>(&()), &managed).await
 }
 

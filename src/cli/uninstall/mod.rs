@@ -133,7 +133,7 @@ async fn remove_namespace(client: &Client, name: &str) -> anyhow::Result<String>
         ));
     }
     delete_object(&api, name).await?;
-    eprintln!("waiting for namespace {name} to go");
+    eprintln!("waiting for namespace {name} to be deleted");
     let uid = found.uid().unwrap_or_default();
     let deletion = tokio::time::timeout(
         WAIT_TIMEOUT,

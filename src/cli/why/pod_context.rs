@@ -130,7 +130,8 @@ async fn retry_dry_run(pods: &Api<PartialObjectMeta<CorePod>>, pod: &Pod) -> Res
         match dry_run_at(pods, pod, version).await {
             Ok(()) => return Ok(true),
             Err(Error::Api(status)) if status.code == 404 => return Ok(false),
-            Err(Error::Api(status)) if is_failed_precondition(&status) && attempt < MAX_DRY_RUNS => {}
+            Err(Error::Api(status))
+                if is_failed_precondition(&status) && attempt < MAX_DRY_RUNS => {}
             Err(e) => return Err(e),
         }
         let now = pods.get_metadata_opt(&pod.metadata.name).await?;

@@ -73,7 +73,7 @@ pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
         let age = messages::format_ago(claim.since, now);
         let object = &claim.object;
         TreeNode::leaf(format!(
-            "claim: {} is admitted by PodTransitionRule {object} for {age}",
+            "claim: {} was admitted by PodTransitionRule {object} {age} ago",
             claim.operation
         ))
     }));
@@ -156,16 +156,18 @@ fn owner_node(owner: &OwnerFacts) -> TreeNode {
     let OwnerFacts { kind, name, .. } = owner;
     let mut text = format!("{kind} {name}");
     if let Some(replicas) = owner.replicas {
-        text += &format!(", {replicas} replicas");
+        let noun = if replicas == 1 { "replica" } else { "replicas" };
+        text += &format!(", {replicas} {noun}");
     }
     let mut below = Vec::new();
     if let Some(rollout) = &owner.rollout {
-        let mut parts = vec![match &rollout.updated_revision {
-            updated if updated.is_empty() || *updated == rollout.revision => {
-                format!("revision {}", rollout.revision)
-            }
-            updated => format!("revision {}, to be {updated}", rollout.revision),
-        }];
+        let mut parts = Vec::new();
+        if !rollout.revision.is_empty() {
+            parts.push(format!("revision {}", rollout.revision));
+        }
+        if !rollout.updated_revision.is_empty() && rollout.updated_revision != rollout.revision {
+            parts.push(format!("to be {}", rollout.updated_revision));
+        }
         parts.push(rollout.policy.clone());
         match rollout.partition {
             Some(0) => {}
@@ -269,14 +271,18 @@ fn budget_nodes(budget: &BudgetFacts, reason: &str, now: Timestamp) -> Vec<TreeN
     }
     below.push(TreeNode::new(head, holders));
     if budget.waiting > 0 {
+        let waiting = match budget.waiting {
+            1 => "1 Pod waits".to_owned(),
+            n => format!("{n} Pods wait"),
+        };
         let before = match budget.before {
             None => String::new(),
-            Some(0) => ", none longer than this one".to_owned(),
-            Some(n) => format!(", {n} longer than this one"),
+            Some(0) => "; no Pod waits longer than this Pod".to_owned(),
+            Some(1) => "; 1 waits longer than this Pod".to_owned(),
+            Some(n) => format!("; {n} wait longer than this Pod"),
         };
         below.push(TreeNode::leaf(format!(
-            "{} in PreCheck wait for it{before}",
-            budget.waiting
+            "{waiting} for it in PreCheck{before}"
         )));
     }
     below

@@ -453,7 +453,7 @@ async fn ending_leader_leads_until_its_leadership_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ending_leader_that_lost_the_lease_does_not_take_it_again() {
+async fn ending_leader_that_lost_lease_does_not_take_it_again() {
     let api = FakeApi::default();
     let mut candidate = Candidate::start(&api, "a");
     candidate.wait_until_leading(true).await;

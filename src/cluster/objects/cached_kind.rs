@@ -203,7 +203,7 @@ pub struct PvcObject {
 
 impl CachedKind for PvcObject {
     type Cached = Pvc;
-    const LABEL_SELECTOR: Option<&'static str> = Some("kusionstack.io/control=true");
+    const LABEL_SELECTOR: Option<&'static str> = Some(keys::CONTROL_SELECTOR);
     const KIND: WatchedKind = WatchedKind::PersistentVolumeClaim;
 
     fn object_cache(objects: &ObjectCaches) -> &ObjectCache<Pvc> {

@@ -24,6 +24,7 @@ use super::objects::{
 use super::watch::{self, CatchUpSignal, Source, WatchSink};
 use super::watch_health::MonitoredSink;
 use super::watch_trust;
+use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::disruptionbudget::DisruptionBudget;
 use crate::domain::pod::Pod;
@@ -52,7 +53,7 @@ pub fn start_watches(
         supervisor,
     };
     let pods = Source {
-        labels: Some("kusionstack.io/control=true"),
+        labels: Some(keys::CONTROL_SELECTOR),
         seconds: watch_trust::WATCH_TIMEOUT_SECONDS,
         ..Source::from_path(WatchedKind::Pod.path())
     };

@@ -1,4 +1,5 @@
-//! Sends requests with a deadline, classifies their failures, and runs many requests at once.
+//! Runs the requests of a plan, many at once. Adds to `api_request` what a failure means for the plan: whether its
+//! later stages are skipped, and why.
 
 use std::collections::BTreeMap;
 

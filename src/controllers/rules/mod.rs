@@ -166,7 +166,10 @@ impl RuleController {
             .retries
             .wake_owners(&self.context, &name, denying)
             .await;
-        let released_pause = self.retries.wake_released(&self.context, &name.0).await;
+        let uncovered_pause = self
+            .retries
+            .wake_uncovered_owners(&self.context, &name.0)
+            .await;
         let rule_name = (name.0.as_str(), name.1.as_str());
         let Some((mut inputs, inputs_pause)) = self
             .status_inputs
@@ -192,7 +195,7 @@ impl RuleController {
             .chain(probe_pause)
             .chain(calls_pause)
             .chain(wakes_pause)
-            .chain(released_pause)
+            .chain(uncovered_pause)
             .chain(inputs_pause)
             .chain(owners_pause)
             .min();
@@ -339,7 +342,7 @@ impl RuleController {
     /// Handles a rule object that was edited or deleted. Owners whose Pods it held may be able to continue now. If
     /// another rule object covers such an owner, the run for that object wakes the owner.
     fn release_owners(&self, namespace: &str) {
-        self.retries.add_released_owners(&self.context, namespace);
+        self.retries.add_uncovered_owners(&self.context, namespace);
         let state = self.context.index.read_state();
         let namespace_index = state.namespace(namespace).into_iter();
         for rule in namespace_index.flat_map(|n| n.rules.keys()) {
@@ -381,7 +384,10 @@ impl RuleController {
             self.retries.forget_rule(&name);
             self.release_owners(&name.0);
         }
-        let pause = self.retries.wake_released(&self.context, &name.0).await;
+        let pause = self
+            .retries
+            .wake_uncovered_owners(&self.context, &name.0)
+            .await;
         let done = pause.map_or(ReconcileOutcome::Done, ReconcileOutcome::After);
         self.wake_namespace_pods(&name.0);
         let read = async { self.rule_api(&name)?.get_metadata_opt(&name.1).await };

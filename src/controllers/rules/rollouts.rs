@@ -1,4 +1,5 @@
-//! Finds, from the cache, the rollouts that a rule object holds: the rollouts that cannot finish under the rule object.
+//! Lists all rollouts that cannot finish under a rule object, for its condition. The leader runs this code.
+//! `cluster/held_rollouts.rs` decides about a single owner.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +11,7 @@ use crate::cluster::kind::WatchedKind;
 use crate::cluster::owner_sizes::Workload;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::budget::BudgetGauges;
-use crate::domain::rules::rollouts::{HeldRollout, RolloutHeldCause};
+use crate::domain::rules::conditions::rollouts_held::{HeldRollout, RolloutHeldCause};
 use crate::ledger::store::Uid;
 
 /// Owners whose rollout is held now, or will be held. `gauges` are those of the rule object.

@@ -4,9 +4,6 @@ use super::set_facts::SetFacts;
 use crate::api::keys;
 use crate::domain::pod::{Owner, Pod};
 
-/// Label by which a ReplicaSet of a Deployment selects its Pods.
-const TEMPLATE_HASH: &str = "pod-template-hash";
-
 /// Names everything that prevents the Pod from entering, and the command that removes the first obstacle; `None` if the
 /// Pod may enter. The text asks for labels only once no controller owns the Pod. The command is in backquotes at the
 /// end of its sentence.
@@ -63,9 +60,10 @@ fn release_command(facts: &SetFacts, pod: &Pod, owner: &Owner) -> String {
         );
     }
     let (kind, name) = (&owner.kind, &owner.name);
-    if owner.kind == "ReplicaSet" && pod.label(TEMPLATE_HASH).is_some() {
+    let hash = keys::POD_TEMPLATE_HASH;
+    if owner.kind == "ReplicaSet" && pod.label(hash).is_some() {
         return format!(
-            "{kind} {name} makes another Pod in its place once it is released. Release it: `{command} {TEMPLATE_HASH}-`"
+            "{kind} {name} makes another Pod in its place once it is released. Release it: `{command} {hash}-`"
         );
     }
     format!(

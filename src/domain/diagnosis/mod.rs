@@ -38,8 +38,7 @@ pub use pod_context::PodContext;
 use super::lifecycle::{LifecycleWrite, Phase, min_ready, restarts, stored_phases};
 use super::pod::Pod;
 use super::rules::RuleSet;
-use super::rules::conditions;
-use super::rules::rollouts;
+use super::rules::conditions::{self, rollouts_held};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::operationjob::OperationJob;
@@ -93,7 +92,7 @@ impl RuleObject {
         let owner = rollout_owner(pod)?;
         let mut conditions = self.status()?.conditions.iter();
         let condition = conditions.find(|c| c.type_ == "RolloutsHeld" && c.status == "True")?;
-        rollouts::owner_sentence(&condition.message, &owner)
+        rollouts_held::owner_sentence(&condition.message, &owner)
     }
 }
 

@@ -84,14 +84,14 @@ fn facts_of_objects(observed: &ObservedPod, operation: Option<&str>) -> Vec<Rule
 fn unreadable_rule_message(cause: &str, may_limit: bool) -> String {
     match may_limit {
         true => format!("{UNREADABLE_LIMIT}{cause}"),
-        false => format!("{UNREADABLE_RULE}, and holds operations alone: {cause}"),
+        false => format!("{UNREADABLE_RULE}, and holds only operations: {cause}"),
     }
 }
 
-/// Prefix of the message about a rule that can't be read.
+/// Prefix of every message about an unreadable rule.
 pub const UNREADABLE_RULE: &str = "it can't be evaluated";
 
-/// Prefix of this message if the rule also holds deletions and evictions.
+/// Prefix of the message about an unreadable rule that also holds deletions and evictions.
 pub const UNREADABLE_LIMIT: &str = "it can't be evaluated: ";
 
 /// The facts of a rule. `written` is the rule in the spec, `compiled` is `None` if it is disabled.
@@ -321,7 +321,7 @@ fn judge_other_rule(
     let verdicts = EndpointVerdicts::from_status(&object.object, &object.set);
     let mut rejections = operation_rejections(&object.set, rule.stage, pod, &waiting, &verdicts);
     let Some(rejection) = rejections.find(|r| r.rule == rule.id) else {
-        return (RuleVerdict::Passes, "nothing speaks against it".to_owned());
+        return (RuleVerdict::Passes, "the Pod passes the rule".to_owned());
     };
     if !is_webhook {
         return (RuleVerdict::Holds, rejection.reason);
@@ -512,7 +512,7 @@ fn budget_holders(
                     &claim.pod_name,
                     inplace::is_resize_deferred(pod),
                 ),
-                _ => format!("claim: {operation} is admitted"),
+                _ => format!("{operation} was admitted and has not taken effect"),
             },
         },
     });

@@ -126,7 +126,10 @@ fn summarize_uncovered(observed: &ObservedPod, diagnosis: &Diagnosis) -> String 
             format!("{uncovered}, but the API server refuses a deletion now: {message}")
         }
         (None, Some(owner_block)) => format!("{uncovered}; {owner_block}"),
-        (None, None) => format!("{uncovered}: nothing holds it"),
+        (None, None) => match refusing_disruption_budgets(diagnosis) {
+            Some(budgets) => format!("{uncovered}; an eviction is refused by {budgets}"),
+            None => format!("{uncovered}: nothing holds it"),
+        },
     };
     summary + describe_first_step(observed)
 }
@@ -152,7 +155,12 @@ fn summarize_allowed(observed: &ObservedPod, diagnosis: &Diagnosis) -> String {
         Some(owner_block) => {
             format!("Pod {name} is available, and no rule holds it; {owner_block}")
         }
-        None => format!("Pod {name} is available, and may go"),
+        None => match refusing_disruption_budgets(diagnosis) {
+            Some(budgets) => format!(
+                "Pod {name} is available, and may be deleted; an eviction is refused by {budgets}"
+            ),
+            None => format!("Pod {name} is available, and may go"),
+        },
     }
 }
 
@@ -187,6 +195,20 @@ fn observed_deletion_path(observed: &ObservedPod) -> DeletionPath {
 
 fn deletion_refusal(diagnosis: &Diagnosis) -> Option<&str> {
     deletion_path::lasting_refusal(diagnosis.deletion.as_ref())
+}
+
+/// The PodDisruptionBudgets that refuse evictions now. `None` if there are none.
+fn refusing_disruption_budgets(diagnosis: &Diagnosis) -> Option<String> {
+    let budgets = diagnosis.disruption_budgets.iter();
+    let names: Vec<&str> = budgets
+        .filter(|budget| budget.holds)
+        .map(|budget| &*budget.name)
+        .collect();
+    match names[..] {
+        [] => None,
+        [name] => Some(format!("PodDisruptionBudget {name}")),
+        _ => Some(format!("PodDisruptionBudgets {}", names.join(", "))),
+    }
 }
 
 /// The first step of a deletion through the lifecycle, as a clause. Empty if the deletion does not go through the
@@ -308,7 +330,7 @@ fn diagnosis_warnings(observed: &ObservedPod, diagnosis: &Diagnosis) -> Vec<Stri
         .filter(|budget| budget.holds);
     warnings.extend(budgets.map(|budget| {
         format!(
-            "an eviction is refused by PodDisruptionBudget {}, a deletion is not held by it: {}",
+            "an eviction is refused by PodDisruptionBudget {}, a deletion is not: {}",
             budget.name, budget.reason
         )
     }));
@@ -428,6 +450,14 @@ fn requested_deletion_step(observed: &ObservedPod, diagnosis: &Diagnosis) -> Opt
 /// What happens to a request for a disruption while the rule holds the Pod.
 fn describe_blocked_requests(observed: &ObservedPod, rule: &RuleFacts) -> String {
     let rule_name = qualified_name(rule);
+    if rule.verdict == RuleVerdict::Unknown {
+        let metadata = &observed.pod.metadata;
+        return format!(
+            "the server decides about a deletion or eviction when the request arrives; ask it with: kubectl delete pod {} -n {} \
+             --dry-run=server",
+            metadata.name, metadata.namespace
+        );
+    }
     let until = match rule.reason.starts_with(UNREADABLE_RULE) {
         true => format!("until {rule_name} is corrected"),
         false => format!("until {rule_name} lets it pass"),

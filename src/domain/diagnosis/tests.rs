@@ -131,11 +131,11 @@ fn unenforced_rule_is_not_reported_as_holding() {
             true,
             "Enforced",
             reason,
-            "nothing is held: the mark is gone",
+            "nothing is held: the label is gone",
         ));
         assert_eq!(
             diagnosis.summary,
-            "Pod web-0: rules are not enforced here, because the mark is gone"
+            "Pod web-0: rules are not enforced here, because the label is gone"
         );
         assert_eq!(
             diagnosis.rules[0].verdict,
@@ -716,7 +716,7 @@ fn why_tells_that_pods_passed_a_rule_by_ignore() {
     wait_in_pre_check(&mut observed, "a");
     assert_eq!(
         diagnose(&observed).rules[0].reason,
-        "nothing speaks against it; its endpoint does not answer, and failurePolicy Ignore has let Pods pass: the answer is 500"
+        "the Pod passes the rule; its endpoint does not answer, and failurePolicy Ignore has let Pods pass: the answer is 500"
     );
 }
 

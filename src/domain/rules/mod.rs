@@ -29,11 +29,9 @@
 pub(crate) mod budget;
 mod compile;
 pub mod conditions;
-pub(crate) mod endpoints;
 pub mod enforcement;
 pub(crate) mod ignore_policy;
 pub mod registration;
-pub(crate) mod rollouts;
 pub(crate) mod stage;
 pub mod webhook;
 

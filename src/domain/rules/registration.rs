@@ -238,7 +238,7 @@ mod tests {
             let values = value.map(|value| [value]);
             json!({
                 "name": name, "failurePolicy": policy,
-                "namespaceSelector": { "matchExpressions": [{ "key": "mark", "operator": operator, "values": values }] },
+                "namespaceSelector": { "matchExpressions": [{ "key": "enforced", "operator": operator, "values": values }] },
                 "objectSelector": { "matchLabels": { "control": "true" } },
                 "matchConditions": [{ "name": "fresh", "expression": "a == b" }],
                 "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE", "DELETE"],
@@ -253,13 +253,13 @@ mod tests {
         ] })
     }
 
-    /// The gap after a JSON merge patch of one webhook, in a namespace whose label `mark` has the value `label_value`.
+    /// The gap after a JSON merge patch of one webhook, in a namespace whose label `enforced` has the value `label_value`.
     fn gap(entry: usize, patch: Value, label_value: &str) -> Option<String> {
         let needed = RequiredConfiguration::from_installed(KIND, "ours", installed()).unwrap();
         let mut stored = installed();
         json_patch::merge(&mut stored["webhooks"][entry], &patch);
         let stored = serde_json::from_value(stored).unwrap();
-        needed.configuration_gap(Some(&stored), &labels(&[("mark", label_value)]))
+        needed.configuration_gap(Some(&stored), &labels(&[("enforced", label_value)]))
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn deleted_configuration_is_named() {
         let needed = RequiredConfiguration::from_installed(KIND, "ours", installed()).unwrap();
-        let gap_text = needed.configuration_gap(None, &labels(&[("mark", "true")]));
+        let gap_text = needed.configuration_gap(None, &labels(&[("enforced", "true")]));
         assert_eq!(
             gap_text.unwrap(),
             "ValidatingWebhookConfiguration ours does not exist"

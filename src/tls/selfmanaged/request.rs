@@ -1,4 +1,5 @@
-//! Sends API requests with a deadline, and classifies their failures.
+//! Sends the requests of the certificate rotation. Adds to `api_request` the deadline and the errors of the rotation,
+//! and whether another replica has written first.
 
 use std::time::Duration;
 

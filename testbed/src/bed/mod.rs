@@ -25,7 +25,7 @@ use crate::wait;
 
 pub use users::{right_to_bypass, rights_on_pods};
 
-/// The replica that the faults of [`Bed::with_faults_on_one`] strike.
+/// The replica that the faults of [`Bed::with_faults_on_one`] affect.
 pub const STALLED: usize = 0;
 /// The API server's `--request-timeout` by default.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! A proxy on loopback in front of an API server that injects faults: slow or frozen answers, errors, lost
 //! replies.
 
-mod plan;
+mod fault;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use plan::Plan;
-pub use plan::{Asked, Effect, Fault};
+use fault::CurrentFault;
+pub use fault::{Asked, Effect, Fault};
 
 /// Limit of delayed events of one watch; at the limit, the proxy reads no more events.
 const HELD_EVENTS: usize = 4096;
@@ -35,7 +35,7 @@ const HELD_EVENTS: usize = 4096;
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
-    plan: Arc<Plan>,
+    fault: Arc<CurrentFault>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -48,14 +48,14 @@ impl FaultProxy {
         let listener = TcpListener::bind(("127.0.0.1", 0))
             .await
             .context("binding a port for the fault proxy")?;
-        let plan = Arc::new(Plan::default());
+        let fault = Arc::new(CurrentFault::default());
         let relay = Relay {
             upstream,
-            plan: plan.clone(),
+            fault: fault.clone(),
         };
         Ok(Self {
             address: listener.local_addr()?,
-            plan,
+            fault,
             _accepting: AbortOnDropHandle::new(tokio::spawn(relay.accept(listener))),
         })
     }
@@ -68,18 +68,18 @@ impl FaultProxy {
 
     /// Sets a fault, which replaces any other, for new requests and for events of running watches.
     pub fn set(&self, fault: Fault) {
-        self.plan.set(fault);
+        self.fault.set(fault);
     }
 
     /// Ends the fault; frozen requests go on.
-    pub fn lift(&self) {
-        self.plan.lift();
+    pub fn end_fault(&self) {
+        self.fault.end();
     }
 
     /// Number of requests that the last fault affected.
     #[must_use]
-    pub fn struck(&self) -> usize {
-        self.plan.struck()
+    pub fn affected_requests(&self) -> usize {
+        self.fault.affected_requests()
     }
 }
 
@@ -88,7 +88,7 @@ type AnswerBody = UnsyncBoxBody<Bytes, kube::Error>;
 #[derive(Clone)]
 struct Relay {
     upstream: Client,
-    plan: Arc<Plan>,
+    fault: Arc<CurrentFault>,
 }
 
 impl Relay {
@@ -120,10 +120,10 @@ impl Relay {
             uri: parts.uri,
             body: body.collect().await?.to_bytes(),
         });
-        let effect = self.plan.strike(&asked);
+        let effect = self.fault.effect_on(&asked);
         match effect {
             Some(Effect::Answer(code)) => return refusal(code),
-            Some(Effect::Freeze) => self.plan.thaw(&asked).await,
+            Some(Effect::Freeze) => self.fault.wait_unfrozen(&asked).await,
             _ => {}
         }
         let answer = self.carry_out(&asked, parts.headers).await?;
@@ -133,7 +133,7 @@ impl Relay {
             _ => {}
         }
         Ok(answer.map(|body| match asked.watches() {
-            true => self.hold_events(asked, body),
+            true => self.delay_events(asked, body),
             false => body.boxed_unsync(),
         }))
     }
@@ -154,12 +154,12 @@ impl Relay {
         Ok(answer)
     }
 
-    fn hold_events(self, asked: Arc<Asked>, events: Body) -> AnswerBody {
+    fn delay_events(self, asked: Arc<Asked>, events: Body) -> AnswerBody {
         // Each event has its own delay from its arrival, and the order stays.
         let delayed = events.into_data_stream().map(move |event| {
-            let (plan, asked) = (self.plan.clone(), asked.clone());
+            let (current, asked) = (self.fault.clone(), asked.clone());
             async move {
-                plan.hold(&asked).await;
+                current.delay_event(&asked).await;
                 event.map(Frame::data)
             }
         });

@@ -100,7 +100,7 @@ async fn without_a_fault_credentials_and_answers_pass() {
     let (upstream, proxy, client) = start().await;
     let answer = ask(&client, Method::GET, "/a").await.unwrap();
     assert_eq!(text(answer).await, "Bearer mine");
-    assert_eq!((upstream.carried_out(), proxy.struck()), (1, 0));
+    assert_eq!((upstream.carried_out(), proxy.affected_requests()), (1, 0));
 }
 
 #[tokio::test]
@@ -122,11 +122,14 @@ async fn every_nth_matching_request_fails_without_effect() {
         codes.push(ask(&client, method, path).await.unwrap().status().as_u16());
     }
     assert_eq!(codes, [200, 200, 200, 409, 200]);
-    assert_eq!((upstream.carried_out(), proxy.struck()), (4, 1));
+    assert_eq!((upstream.carried_out(), proxy.affected_requests()), (4, 1));
     // The fault would affect the next request.
-    proxy.lift();
+    proxy.end_fault();
     let answer = ask(&client, Method::PATCH, "/a").await.unwrap();
-    assert_eq!((answer.status().as_u16(), proxy.struck()), (200, 1));
+    assert_eq!(
+        (answer.status().as_u16(), proxy.affected_requests()),
+        (200, 1)
+    );
 }
 
 #[tokio::test]
@@ -149,7 +152,7 @@ async fn a_request_whose_reply_is_lost_was_carried_out() {
     let (upstream, proxy, client) = start().await;
     proxy.set(Fault::new(Effect::LoseReply));
     ask(&client, Method::PATCH, "/a").await.unwrap_err();
-    assert_eq!((upstream.carried_out(), proxy.struck()), (1, 1));
+    assert_eq!((upstream.carried_out(), proxy.affected_requests()), (1, 1));
 }
 
 #[tokio::test]
@@ -170,12 +173,12 @@ async fn what_is_frozen_goes_on_when_the_fault_is_lifted() {
         let client = client.clone();
         async move { ask(&client, Method::GET, "/a").await.unwrap().status() }
     });
-    while proxy.struck() == 0 {
+    while proxy.affected_requests() == 0 {
         tokio::task::yield_now().await;
     }
     assert_eq!(upstream.carried_out(), 0);
     assert!(!asking.is_finished());
-    proxy.lift();
+    proxy.end_fault();
     assert_eq!(asking.await.unwrap(), StatusCode::OK);
     assert_eq!(upstream.carried_out(), 1);
 }
@@ -191,6 +194,6 @@ async fn a_watch_streams_and_can_be_frozen_midway() {
     upstream.events.send("two").unwrap();
     let moment = Duration::from_millis(50);
     assert!(tokio::time::timeout(moment, events.next()).await.is_err());
-    proxy.lift();
+    proxy.end_fault();
     assert_eq!(events.next().await.unwrap().unwrap(), "two");
 }

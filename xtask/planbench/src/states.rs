@@ -266,7 +266,7 @@ fn pod_name(id: usize) -> String {
     format!("{NAME}-{id:05}")
 }
 
-fn claim_name(id: usize) -> String {
+fn pvc_name(id: usize) -> String {
     format!("{NAME}-data-{id:05}")
 }
 
@@ -279,7 +279,7 @@ fn member(observed: &mut ObservedSet, id: usize, revision: &Revision, more: Valu
     }
     let volumes = match template {
         Some(_) => {
-            json!([{ "name": "data", "persistentVolumeClaim": { "claimName": claim_name(id) } }])
+            json!([{ "name": "data", "persistentVolumeClaim": { "claimName": pvc_name(id) } }])
         }
         None => json!([]),
     };
@@ -366,8 +366,8 @@ fn pvc(id: usize, template: &Value) -> Pvc {
         (keys::PVC_TEMPLATE_HASH, &hash_template(template)),
     ];
     Pvc {
-        name: claim_name(id),
-        uid: format!("uid-{}", claim_name(id)),
+        name: pvc_name(id),
+        uid: format!("uid-{}", pvc_name(id)),
         labels: labels
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),

@@ -66,7 +66,7 @@ pub async fn stall_watches(fleet: &Fleet, pace: Pace) -> Result<()> {
             .proxy()?
             .set(Fault::new(Effect::Freeze).on(|asked| asked.watches()));
         sleep(pace.stalled).await;
-        fleet.proxy()?.lift();
+        fleet.proxy()?.end_fault();
     }
 }
 

@@ -250,7 +250,7 @@ pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result
     let following = ledgers::follow(admin.clone(), namespace.clone(), Arc::clone(&ledgers));
     let following = AbortOnDropHandle::new(tokio::spawn(following));
     disturb(&fleet, &actor, &plan, rolls, &counts).await?;
-    fleet.proxy()?.lift();
+    fleet.proxy()?.end_fault();
     for index in 0..REPLICAS {
         fleet.revive(index).await?;
     }

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn server_may_mark_namespaces_and_bypass_no_rule() {
+    fn server_may_label_namespaces_and_bypass_no_rule() {
         let all = || {
             PERMISSION_SETS
                 .iter()

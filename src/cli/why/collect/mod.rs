@@ -96,8 +96,7 @@ async fn observe_managed_pods(
     }
     let namespace = pod.metadata.namespace.as_str();
     let path = ResourcePath::from_parts("/api/v1", namespace, "pods")?;
-    let labels = format!("{}={}", keys::CONTROL, keys::CONTROL_VALUE);
-    let listed = api_reads::list_all_pages(client, path.path(), &labels);
+    let listed = api_reads::list_all_pages(client, path.path(), keys::CONTROL_SELECTOR);
     match api_reads::call_with_timeout("list", "pods", Some(namespace), listed).await {
         Ok(listed) => return Ok(listed.into_iter().map(Arc::new).collect()),
         Err(e) if covered => notes.add("only the claims show which Pods use a budget", &e),

@@ -34,7 +34,7 @@ const MAX_DRY_RUN_AGE: Duration = Duration::from_secs(1);
 /// How long a passed dry run is valid.
 const DRY_RUN_TTL: Duration = Duration::from_secs(30);
 
-/// Describes when the refused change is tried again. The command in the text changes nothing else.
+/// Describes when the refused change is tried again. The command in the text has no other effect than this retry.
 fn describe_retry(execution: &PlanExecution<'_>) -> String {
     let status = execution.set.status.as_ref();
     let rollout = status.and_then(|status| status.rollout.as_ref());

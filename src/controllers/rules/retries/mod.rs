@@ -14,8 +14,8 @@
 
 mod owner_backoff;
 pub(super) mod owner_state;
-mod released;
 mod scale_back;
+mod uncovered_owners;
 mod wake;
 
 use std::cell::OnceCell;
@@ -31,8 +31,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::owner_backoff::{BackoffDecision, OwnerBackoff};
 use self::owner_state::OwnerState;
-use self::released::ReleasedOwners;
 use self::scale_back::ScaleBack;
+use self::uncovered_owners::UncoveredOwners;
 use self::wake::{OwnerWake, ledgers_covering_owner};
 use super::super::api_calls::call_api_again;
 use super::super::{ControllerContext, RuleObjectName, headroom};
@@ -63,7 +63,7 @@ type OwnerKey = (String, Uid);
 pub struct Retries {
     owners: Mutex<HashMap<OwnerKey, OwnerBackoff>>,
     scale_backs: Mutex<HashMap<OwnerKey, OwnerBackoff>>,
-    released: ReleasedOwners,
+    uncovered: UncoveredOwners,
     /// Rule objects with an owner that can't be read. Admission denies all their disruptions.
     denying: Mutex<HashSet<RuleObjectName>>,
     /// Rule objects whose last write of the status failed; the status contains the ledger. The value is true if the
@@ -108,12 +108,12 @@ impl Retries {
             labelled.map(|(name, _)| name.clone()).collect()
         };
         for namespace in &labelled {
-            self.add_released_owners(context, namespace);
+            self.add_uncovered_owners(context, namespace);
         }
         loop {
             let mut requeue_after = None::<Duration>;
             for namespace in &labelled {
-                let wake = self.wake_released(context, namespace);
+                let wake = self.wake_uncovered_owners(context, namespace);
                 let pause =
                     tokio::select! { () = stop.cancelled() => return, pause = wake => pause };
                 requeue_after =
@@ -127,18 +127,18 @@ impl Retries {
     }
 
     /// Handles a rule object of the namespace that was deleted or edited: the owners that no rule covers any more will
-    /// be woken by [`Retries::wake_released`].
-    pub fn add_released_owners(&self, context: &ControllerContext, namespace: &str) {
-        self.released.add_uncovered_owners(context, namespace);
+    /// be woken by [`Retries::wake_uncovered_owners`].
+    pub fn add_uncovered_owners(&self, context: &ControllerContext, namespace: &str) {
+        self.uncovered.add_uncovered_owners(context, namespace);
     }
 
-    /// Wakes the released owners that are due. Returns when to call this function again, if necessary.
-    pub async fn wake_released(
+    /// Wakes the uncovered owners that are due. Returns when to call this function again, if necessary.
+    pub async fn wake_uncovered_owners(
         &self,
         context: &ControllerContext,
         namespace: &str,
     ) -> Option<Duration> {
-        self.released.wake_due_owners(context, namespace).await
+        self.uncovered.wake_due_owners(context, namespace).await
     }
 
     /// Forgets a rule object that is gone.

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn released_owner_gets_its_tries_once() {
+    fn uncovered_owner_gets_its_tries_once() {
         let mut now = Instant::now();
         let mut backoff = OwnerBackoff::new(STATE, now, 2);
         let mut decisions = Vec::new();

@@ -9,10 +9,8 @@ use crate::api::size_limits;
 use crate::cluster::index::{NamespaceIndex, RuleEntry};
 use crate::cluster::selection;
 use crate::domain::rules::conditions::{
-    self, ConditionFinding, SelectorMatches, UnknownReplicasOwners,
+    self, ConditionFinding, SelectorMatches, UnknownReplicasOwners, endpoints_answer, rollouts_held,
 };
-use crate::domain::rules::endpoints;
-use crate::domain::rules::rollouts;
 
 /// Maximum length of the message of a condition, in characters.
 const MAX_MESSAGE_CHARS: usize = 2048;
@@ -46,11 +44,11 @@ pub fn find_conditions(
         ),
         (
             "RolloutsHeld",
-            rollouts::rollouts_held_condition(rules, &held),
+            rollouts_held::rollouts_held_condition(rules, &held),
         ),
         (
-            endpoints::ENDPOINTS_ANSWER,
-            endpoints::endpoints_answer_condition(rules, states),
+            endpoints_answer::ENDPOINTS_ANSWER,
+            endpoints_answer::endpoints_answer_condition(rules, states),
         ),
         ("LedgerUsable", ledger_usable),
     ];

@@ -40,11 +40,11 @@ impl SetFacts<'_> {
     /// also withdraw a deletion that the API server refuses: the deletion has the Pod's resourceVersion as its
     /// precondition, so it fails after the withdrawal is stored.
     pub fn may_stay(&self, pod: &Pod) -> bool {
-        let is_undeleted = || {
+        let is_deletion_refused = || {
             self.deletion_refusal(pod).is_some()
                 && set_operations::is_deletion_requested_by_set(pod)
         };
-        set_operations::can_withdraw_deletion(pod) || is_undeleted()
+        set_operations::can_withdraw_deletion(pod) || is_deletion_refused()
     }
 
     /// Whether the Pod is leaving and nobody can withdraw its deletion.

@@ -120,8 +120,8 @@ impl ConditionInputs {
         let pool_limit = &self.no_room;
         let more = match self.requests.unpaired {
             0 => String::new(),
-            1 => ", 1 more will be".to_owned(),
-            unpaired => format!(", {unpaired} more will be"),
+            1 => ", 1 more waits to be replaced".to_owned(),
+            unpaired => format!(", {unpaired} more wait to be replaced"),
         };
         let mut origins = facts.members.values();
         let stopped = origins.any(|pod| pairs::is_pair_paused(facts, pod));
@@ -195,7 +195,7 @@ impl ConditionInputs {
             false => "Scaling",
         };
         let mut message = format!(
-            "{} missing, {} to go",
+            "{} to create, {} to delete",
             messages::count_pods(self.missing),
             self.surplus
         );

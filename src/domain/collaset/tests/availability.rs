@@ -37,7 +37,7 @@ fn until_some_are_off(world: &mut World) {
         if serving(world) < all {
             return;
         }
-        world.set_mask_bits(1);
+        world.run_pods(1);
     }
     panic!("no Pod goes off traffic");
 }
@@ -88,7 +88,7 @@ fn pods_return_when_replacements_cannot_be_created() {
     until_some_are_off(&mut world);
     while world.pods.len() == 5 {
         world.run_plan();
-        world.set_mask_bits(1);
+        world.run_pods(1);
     }
     world.faults.refused.insert(WriteKind::PodCreation);
     world.run_rounds(100);
@@ -125,7 +125,7 @@ fn pods_come_back_whose_change_fails_again_and_again() {
         };
         while changed(&world) < first {
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
         }
         world.faults.refused.insert(WriteKind::FailingChange);
         world.run_rounds(60);
@@ -178,7 +178,7 @@ fn pod_that_leaves_does_not_count_as_one_that_stays() {
         let others = world.pods.values();
         let mut others = others.filter(|pod| pod.metadata.name != name);
         assert!(others.any(|pod| pod.is_available()));
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
 }
 
@@ -212,7 +212,7 @@ fn new_halves_that_serve_stay_while_their_origins_are_down() {
         for round in 0..60 {
             world.faults.holds = round < 6;
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
             assert!(serving(&world) >= 2, "{act}: {}", serving(&world));
         }
         for uid in &uids {
@@ -252,7 +252,7 @@ fn cancelled_pair_with_failing_origin_blocks_no_rollout() {
         world.image("app:3");
         for _ in 0..200 {
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
             assert!(world.members().len() <= 4, "maxSurge is 1");
         }
         assert_eq!(world.images(), ["app:3"; 3], "{act}");

@@ -483,7 +483,7 @@ fn pod_that_cannot_leave_is_not_reported_as_leaving() {
     let conditions = plan_set(&world.observe()).status.unwrap().conditions;
     let scale = conditions.into_iter().find(|c| c.type_ == "Scale");
     let message = scale.unwrap().message;
-    let counts = "0 Pods missing, 0 to go; 1 Pod leaves the set";
+    let counts = "0 Pods to create, 0 to delete; 1 Pod leaves the set";
     assert!(message.contains(counts), "{message}");
 }
 

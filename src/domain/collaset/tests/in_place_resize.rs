@@ -57,7 +57,7 @@ fn pods_serve_unchanged_while_quota_denies_resize() {
         world.edit(resources("app:1", "2"));
         for _ in 0..40 {
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
             assert_eq!(uids(&world), before, "made again, {is_late}");
         }
         assert!(world.pods.values().all(Pod::is_available), "{is_late}");
@@ -143,7 +143,7 @@ fn held_leaving_pod_serves_despite_impossible_resize() {
         if resized(&world) {
             break;
         }
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     assert!(resized(&world));
     world.faults.holds = true;
@@ -153,7 +153,7 @@ fn held_leaving_pod_serves_despite_impossible_resize() {
     }
     for _ in 0..20 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     let serve = |world: &World| names.iter().all(|n| world.pods[n].is_available());
     assert!(serve(&world));
@@ -274,7 +274,7 @@ fn two_unfinished_resizes_are_both_reverted() {
         if world.pods.values().any(|pod| !pod.is_available()) {
             break;
         }
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     world.faults.refused.insert(WriteKind::PodChange);
     world.run_rounds(30);
@@ -307,7 +307,7 @@ fn reverted_resize_is_dry_run_before_pod_goes_offline() {
         world.edit(resources(image, "1"));
         for _ in 0..60 {
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
             assert!(world.pods.values().all(Pod::is_available), "{image}");
         }
         assert!(!is_ready(&world));
@@ -327,7 +327,7 @@ fn set_is_not_ready_with_impossible_resize() {
     world.kubelets.insert(uid, kubelet);
     world.edit(resources("app:1", "2"));
     while world.pods[&name].metadata.generation == 1 {
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
         world.run_plan();
     }
     world.faults.holds = true;
@@ -396,7 +396,7 @@ fn infeasible(replicas: i32) -> World {
     world.edit(resources("app:1", "2"));
     let changed = |pod: &Pod| pod.annotation(keys::LAST_POD_STATUS).is_some();
     while !world.pods.values().all(changed) {
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
         world.run_plan();
     }
     world

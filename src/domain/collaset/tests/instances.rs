@@ -340,7 +340,7 @@ fn paused_set_does_not_recreate_pods_ended_by_scale_in() {
                 break;
             }
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
         }
         world.edit(json!({ "paused": true }));
         world.kubelets.clear();
@@ -580,7 +580,7 @@ fn with_an_orphan_that_can_not_enter() -> (World, String) {
     world.delete_set(true);
     while !world.is_deleted {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     let mut orphans = world.pods.values().filter(|pod| pod.controller().is_none());
     let orphan = orphans
@@ -787,7 +787,7 @@ fn missing_pod_is_reported_while_another_cannot_leave() {
     world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
     world.run_rounds(20);
     let message = condition(&world, "Scale").2;
-    let counts = "1 Pod missing, 0 to go; 1 Pod leaves the set";
+    let counts = "1 Pod to create, 0 to delete; 1 Pod leaves the set";
     assert!(message.contains(counts), "{message}");
 }
 

@@ -587,7 +587,7 @@ fn former_pvc_of_canary_survives_recreation_of_set() {
         world.orphan_set();
         world.recreate_set();
         world.settle();
-        assert_eq!(world.pvcs.len(), 4, "the way back");
+        assert_eq!(world.pvcs.len(), 4, "the former PVCs are kept");
         let all = json!({ "byPartition": { "partition": 0 } });
         world.edit(json!({ "replicas": replicas, "updateStrategy": { "rollingUpdate": all } }));
         world.settle();

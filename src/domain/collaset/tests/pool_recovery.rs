@@ -155,7 +155,7 @@ fn deletion_by_name_outlasts_a_refusal() {
     delete_by_name(&mut world, "web-1");
     for _ in 0..10 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     world.faults.refused.clear();
     world.wait(100);
@@ -212,7 +212,7 @@ fn pod_that_was_scaled_in_by_name_comes_back_once() {
     let mut uids = BTreeSet::new();
     for _ in 0..60 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
         uids.extend(world.pods.get("web-0").map(|pod| pod.metadata.uid.clone()));
     }
     assert_eq!(uids.len(), 1);
@@ -302,7 +302,7 @@ fn held_origins_are_not_replaced_by_a_revision_nobody_wants() {
         if world.images().contains(&"app:2") {
             assert!(origins.iter().all(|name| serves(&world, name)));
         }
-        if !world.set_mask_bits(u8::MAX) && !busy {
+        if !world.run_pods(u8::MAX) && !busy {
             break;
         }
     }
@@ -318,7 +318,7 @@ fn pod_whose_deletion_is_held_ends_its_update() {
     world.image("app:2");
     while world.pods[&name].spec.containers[0].image != "app:2" {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     let slow = Kubelet {
         is_slow: true,
@@ -329,7 +329,7 @@ fn pod_whose_deletion_is_held_ends_its_update() {
     delete_by_name(&mut world, &name);
     for _ in 0..10 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     world.kubelets.clear();
     world.settle();

@@ -80,7 +80,7 @@ fn pod_holding_a_name_is_reported() {
     world.run_plan();
     let status = world.set.status.clone().unwrap();
     let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
-    let message = "1 Pod missing, 0 to go; waiting for web-1 to end";
+    let message = "1 Pod to create, 0 to delete; waiting for web-1 to end";
     assert_eq!(ready.unwrap().message, message);
 }
 
@@ -191,7 +191,7 @@ fn waiting_pods_return_when_another_change_is_refused() {
         for pod in world.pods.values().filter(|p| !p.is_available()) {
             off.insert(pod.metadata.uid.clone());
         }
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     assert_eq!(off.len(), 1, "others went off traffic for nothing");
     world.faults.refused.clear();
@@ -212,7 +212,7 @@ fn third_image_during_replacement_removes_no_pod() {
                     world.image("app:3");
                 }
                 world.run_plan();
-                world.set_mask_bits(mask.rotate_left(round % 8));
+                world.run_pods(mask.rotate_left(round % 8));
                 let serving = world.pods.values().filter(|p| p.is_available()).count();
                 assert!(
                     serving >= 4,
@@ -236,7 +236,7 @@ fn cancelled_replacement_removes_no_pod_after_leader_loss() {
         world.image("app:2");
         for _ in 0..14 {
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
         }
         assert!(
             world
@@ -250,7 +250,7 @@ fn cancelled_replacement_removes_no_pod_after_leader_loss() {
         world.apply_plan(plan, written);
         world.faults.holds = false;
         for _ in 0..20 {
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
             let serving = world.pods.values().filter(|p| p.is_available()).count();
             assert!(serving >= 2, "{serving} serve ({plans}, {written})");
         }
@@ -287,7 +287,7 @@ fn updates_that_wait_beyond_the_bound_are_called_back() {
         world.edit(json!({ "updateStrategy": { "maxUnavailable": 1 } }));
         for round in 0..60 {
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
             world.faults.holds = round < 10;
             let serving = world.pods.values().filter(|p| p.is_available()).count();
             assert!(serving >= 4, "{serving} serve ({lowered})");
@@ -906,7 +906,10 @@ fn paused_set_that_differs_from_spec_is_not_ready() {
     for type_ in ["Ready", "Scale"] {
         reads(&world, type_, "False", "Paused");
         let (_, _, message) = condition(&world, type_);
-        assert!(message.starts_with("7 Pods missing, 0 to go"), "{message}");
+        assert!(
+            message.starts_with("7 Pods to create, 0 to delete"),
+            "{message}"
+        );
     }
     world.edit(json!({ "replicas": 1 }));
     world.settle();

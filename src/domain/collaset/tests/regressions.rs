@@ -97,13 +97,13 @@ fn new_half_of_scaled_in_pod_is_not_recreated() {
     }
     assert_eq!(world.pods.len(), 2);
     for _ in 0..8 {
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     world.edit(json!({ "replicas": 0 }));
     let mut names = BTreeSet::new();
     for _ in 0..60 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
         names.extend(world.pods.keys().cloned());
     }
     assert_eq!(names.len(), 2, "the new half goes and stays away");
@@ -385,7 +385,7 @@ fn foreign_operation_under_set_id_is_cancelled() {
         }
     });
     for _ in 0..4 {
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     assert!(!is_available(&world, &name));
     world.settle();
@@ -400,7 +400,7 @@ fn pod_adopted_during_rolled_back_update_returns() {
     let name = name_of(&world, 0);
     world.image("app:2");
     while world.pods[&name].spec.containers[0].image == "app:1" {
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
         world.run_plan();
     }
     // The write removes the set's note about the update. The container has not restarted yet.
@@ -432,7 +432,7 @@ fn duplicate_that_hangs_in_scale_in_is_named() {
     let names = [0, 1].map(|id| name_of(&world, id));
     world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToDelete": [names[1]] } }));
     world.run_plan();
-    world.set_mask_bits(u8::MAX);
+    world.run_pods(u8::MAX);
     world.faults.holds = true;
     world.write_pod(&names[1], |pod| {
         let labels = &mut pod.metadata.labels;
@@ -451,7 +451,7 @@ fn change_that_is_taken_back_right_after_a_restart_ends() {
     // The Pod is changed and its container restarts. The earlier state stays recorded until the container is ready.
     for _ in 0..20 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
         let pod = world.pods.values().next().unwrap();
         if pod.annotation(keys::LAST_POD_STATUS).is_none()
             && pod.spec.containers[0].image == "app:2"

@@ -175,12 +175,12 @@ fn orphans_of_deleted_set_lose_deletion_request() {
     world.delete_set(true);
     for _ in 0..20 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     assert!(world.is_deleted);
     world.faults.holds = false;
     for _ in 0..20 {
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     assert!(is_available(&world, &name));
     assert_eq!(world.pods.len(), 3);

@@ -191,7 +191,7 @@ fn most_pairs(world: &mut World) -> usize {
         let pods = world.pods.values().filter(|pod| !pod.is_terminating());
         let open = pods.filter(|pod| labels.iter().all(|key| pod.label(key).is_some()));
         most = most.max(open.count());
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     most
 }
@@ -283,7 +283,7 @@ fn lower_bound_calls_the_last_of_the_order_back() {
         world.edit(bound(most));
         for _ in 0..10 {
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
         }
         assert_eq!(updating_orders(&world), wanted);
     }

@@ -23,7 +23,7 @@ fn fewest_staying(world: &mut World) -> usize {
         let goes = [operating.as_str(), keys::TO_DELETE];
         let staying = pods.filter(|pod| goes.iter().all(|key| pod.label(key).is_none()));
         fewest = fewest.min(staying.count());
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     fewest
 }
@@ -93,7 +93,7 @@ fn rollback_during_pair_keeps_to_max_surge() {
             let pods = world.pods.values().filter(|pod| !pod.is_terminating());
             let count = pods.count();
             assert!(count <= 5, "{count} Pods in round {round} of {moment}");
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
         }
         assert_eq!(world.images(), ["app:1"; 4], "{moment}");
     }
@@ -242,7 +242,7 @@ fn pod_deletions_one_by_one_count_as_progress() {
     for remaining in [5, 4, 3, 2, 1] {
         for _ in 0..6 {
             world.run_plan();
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
         }
         assert!(!is_stalled(&world), "{remaining} are left to go");
         world.advance_time(16);
@@ -267,7 +267,7 @@ fn scale_in_that_does_not_move_stalls() {
     world.edit(json!({ "replicas": 1 }));
     for _ in 0..60 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     assert!(is_stalled(&world));
 }
@@ -283,7 +283,7 @@ fn set_does_not_stall_while_rule_holds_duplicate() {
     });
     for _ in 0..80 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
     assert_eq!(condition(&world, "Ready").1, "Scaling");
@@ -363,19 +363,19 @@ fn lower_max_surge_closes_pairs_without_new_pods() {
     world.image("app:2");
     for _ in 0..20 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     world.edit(json!({ "updateStrategy": { "maxSurge": 1 } }));
     for _ in 0..5 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     world.faults.most_pods = None;
     world.advance_time(1000);
     for _ in 0..200 {
         world.run_plan();
         assert!(staying(&world) <= 7, "{}", staying(&world));
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     assert_eq!(world.images(), ["app:2"; 6]);
 }
@@ -399,6 +399,6 @@ fn new_half_of_withdrawn_pair_is_not_created() {
     for _ in 0..40 {
         world.run_plan();
         assert_eq!(world.pods.len(), 3);
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
 }

@@ -99,7 +99,7 @@ fn held_back(replicas: i32) -> World {
             }
         }
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     world
 }
@@ -115,7 +115,7 @@ fn holding_post_check_rule_is_named_and_stops_deadline() {
     let mut world = held_back(2);
     for _ in 0..60 {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     let name = with_image(&world, "app:2");
     let postcheck = Family::PostCheck.key("collaset");
@@ -274,7 +274,7 @@ fn max_unavailable_of_progressing_rollout_is_not_reported() {
         world.run_plan();
         does_not_say(&world, "Ready", "maxUnavailable");
         does_not_say(&world, "Update", "maxUnavailable");
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     assert_eq!(world.images(), ["app:2"; 4]);
 }
@@ -443,7 +443,7 @@ fn with_a_slow_pod(replicas: i32, strategy: &Value) -> (World, String) {
     };
     while new(&world).is_none() {
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     let new = new(&world).unwrap();
     let uid = world.pods[&new].metadata.uid.clone();
@@ -548,7 +548,7 @@ fn delay_of_an_operation_stops_the_deadline() {
         for _ in 0..200 {
             world.run_plan();
             assert!(!is_stalled(world), "{}", condition(world, "Stalled").2);
-            world.set_mask_bits(u8::MAX);
+            world.run_pods(u8::MAX);
         }
     };
     world.image("app:2");
@@ -623,11 +623,11 @@ fn paused_set_names_field_and_remaining_work() {
     }
     world.edit(json!({ "replicas": 5 }));
     rounds(&mut world, 3);
-    let expected = format!("2 Pods missing, 0 to go; 3 Pods to update, 2 to be made{GO_ON}");
+    let expected = format!("2 Pods to create, 0 to delete; 3 Pods to update, 2 to be made{GO_ON}");
     assert_eq!(condition(&world, "Ready").2, expected);
     assert_eq!(
         condition(&world, "Scale").2,
-        format!("2 Pods missing, 0 to go{GO_ON}")
+        format!("2 Pods to create, 0 to delete{GO_ON}")
     );
 }
 
@@ -722,7 +722,7 @@ fn pod_returning_from_update_is_under_way_during_other_operation() {
             }
         }
         world.run_plan();
-        world.set_mask_bits(u8::MAX);
+        world.run_pods(u8::MAX);
     }
     let name = comes_back(&world).unwrap();
     rounds(&mut world, 20);
@@ -786,7 +786,7 @@ fn missing_pod_is_reported_while_another_leaves() {
     world.delete("web-1");
     rounds(&mut world, 20);
     let (_, _, message) = condition(&world, "Ready");
-    let expected = "1 Pod missing, 1 to go; waiting for web-1 to end";
+    let expected = "1 Pod to create, 1 to delete; waiting for web-1 to end";
     assert!(message.contains(expected), "{message}");
 }
 

@@ -23,11 +23,12 @@ pub fn ids_in_scope(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> BTreeSe
     let is_another =
         |id: &i64| is_vacant(id) && pool::has_entry_mark(draft, *id, pool::JUST_CREATE);
     let is_eligible = |id: &i64| !draft.leaving.contains(id) || is_another(id);
-    let is_undeleted = |pod: &Arc<Pod>| {
+    let is_deletion_refused = |pod: &Arc<Pod>| {
         let paired = [keys::TO_REPLACE, keys::REPLACE_PAIR_ORIGIN_NAME];
         facts.deletion_refusal(pod).is_some() && paired.iter().all(|key| pod.label(key).is_none())
     };
-    let is_free = |id: &i64| is_eligible(id) && !facts.members.get(id).is_some_and(is_undeleted);
+    let is_free =
+        |id: &i64| is_eligible(id) && !facts.members.get(id).is_some_and(is_deletion_refused);
     let takes = |id: &i64| is_free(id) || is_id_updated(facts, draft, *id);
     let staying = counted.iter().copied().filter(takes);
     let UpdateScope::Partition(partition) = facts.strategy.scope else {

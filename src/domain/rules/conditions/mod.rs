@@ -1,9 +1,11 @@
 //! The conditions of a rule object, such as `Enforced` and `Matched`, and the warnings when a user applies the object.
 
+pub(crate) mod endpoints_answer;
 mod enforced;
 mod expected_known;
 mod ledger_usable;
 mod matched;
+pub(crate) mod rollouts_held;
 #[cfg(test)]
 mod tests;
 mod warnings;
@@ -30,7 +32,7 @@ pub struct ConditionFinding {
     pub message: String,
 }
 
-pub(super) fn new_finding(
+fn new_finding(
     status: &'static str,
     reason: &'static str,
     message: impl Into<String>,
@@ -45,10 +47,10 @@ pub(super) fn new_finding(
 /// Largest number of owners that a message names.
 const MAX_NAMES: usize = 3;
 /// Follows the names if there are more owners.
-pub(super) const AND_OTHERS: &str = " and others";
+const AND_OTHERS: &str = " and others";
 
 /// The first [`MAX_NAMES`] of some names, sorted and without duplicates, as text. `None` if there are no names.
-pub(super) fn join_names(mut names: Vec<String>) -> Option<String> {
+fn join_names(mut names: Vec<String>) -> Option<String> {
     names.sort();
     names.dedup();
     let suffix = if names.len() > MAX_NAMES {

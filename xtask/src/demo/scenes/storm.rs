@@ -44,7 +44,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
         refused.len(),
         refused.len() == expected_refusals,
     );
-    narrator.say("What the refused ones are told:");
+    narrator.say("The text of a denial:");
     if let Some(text) = refused.first() {
         narrator.quote(text);
     }
@@ -54,8 +54,8 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
             .all(|part| text.contains(part))
     });
     narrator.check(
-        "it names the rule, the limit and what to do",
-        if complete { "it does" } else { "it does not" },
+        "every denial names the rule, the limit and what to do",
+        if complete { "all three" } else { "not all three" },
         complete && !refused.is_empty(),
     );
     stage.workload.used_up().await?;

@@ -94,7 +94,7 @@ impl Walk {
                     step(&mut world, *most)?;
                 }
                 WalkAction::Turn(mask) => {
-                    world.set_mask_bits(*mask);
+                    world.run_pods(*mask);
                     world.recreate_set();
                 }
                 WalkAction::Settle => settle(&mut world)?,
@@ -170,7 +170,7 @@ fn settle(world: &mut World) -> Result<(), String> {
                 break;
             }
         }
-        busy |= world.set_mask_bits(u8::MAX);
+        busy |= world.run_pods(u8::MAX);
         invariants::judge_cluster(world)?;
         world.recreate_set();
         still = if busy { 0 } else { still + 1 };

@@ -42,8 +42,8 @@ pub struct Kubelet {
 }
 
 impl World {
-    /// Gives a turn to each Pod whose bit is set in the mask. Returns false if nothing has changed.
-    pub fn set_mask_bits(&mut self, mask: u8) -> bool {
+    /// Lets the components of each Pod whose bit is set in the mask act once. Returns false if nothing has changed.
+    pub fn run_pods(&mut self, mask: u8) -> bool {
         self.tick();
         let state = |world: &World| {
             (
@@ -217,7 +217,7 @@ impl World {
         let has_begun = operator::is_in_progress(pod, id, type_);
         let labels = match (pod.label(keys::TO_DELETE).is_some(), has_begun) {
             (true, false) => operator::begin_labels(pod, id, type_, true, self.clock),
-            (true, true) if self.is_undeleted(pod) => return None,
+            (true, true) if self.is_deletion_refused(pod) => return None,
             (true, true) if operator::is_operation_due(pod, id, type_, 0, self.clock) => {
                 new.metadata.deletion_timestamp = Some(self.describe_due());
                 return Some(new);
@@ -232,7 +232,7 @@ impl World {
     }
 
     /// Whether a Pod is off traffic for its deletion and the deletion is refused.
-    pub fn is_undeleted(&self, pod: &Pod) -> bool {
+    pub fn is_deletion_refused(&self, pod: &Pod) -> bool {
         let (id, type_) = (grace_delete::DELETION_ID, grace_delete::DELETION_TYPE);
         pod.label(keys::TO_DELETE).is_some()
             && operator::is_in_progress(pod, id, type_)

@@ -10,7 +10,7 @@ impl World {
     /// Makes one step of the lifecycle, the kubelet and the garbage collector. Returns false if nothing has changed.
     pub fn step_surroundings(&mut self) -> bool {
         if self.on_plane {
-            return self.set_mask_bits(u8::MAX);
+            return self.run_pods(u8::MAX);
         }
         let now = self.tick().to_string();
         let due = self.describe_due();

@@ -56,7 +56,7 @@ pub struct World {
     pub faults: InjectedFaults,
     /// Properties of kubelets, by the UID of their Pods.
     pub kubelets: BTreeMap<String, Kubelet>,
-    /// Whether the lifecycle and the kubelet are simulated step by step, see [`World::set_mask_bits`].
+    /// Whether the lifecycle and the kubelet are simulated step by step, see [`World::run_pods`].
     pub on_plane: bool,
     /// Times at which creations were refused, and the time at which the revision was.
     noted: (BTreeMap<i64, u64>, u64),
@@ -192,7 +192,10 @@ impl World {
             pool_bytes: self.pool_bytes,
             refused: ApiRefusals {
                 undeleted: {
-                    let pods = self.pods.values().filter(|pod| self.is_undeleted(pod));
+                    let pods = self
+                        .pods
+                        .values()
+                        .filter(|pod| self.is_deletion_refused(pod));
                     let uids = pods.map(|pod| pod.metadata.uid.clone());
                     uids.map(|uid| (uid, "policy".to_owned())).collect()
                 },
@@ -225,7 +228,7 @@ impl World {
     pub fn run_rounds(&mut self, rounds: usize) {
         for _ in 0..rounds {
             self.run_plan();
-            self.set_mask_bits(u8::MAX);
+            self.run_pods(u8::MAX);
         }
     }
 

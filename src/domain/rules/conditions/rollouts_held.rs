@@ -1,8 +1,8 @@
-//! Rollouts of Deployments, StatefulSets and DaemonSets that cannot end under a rule object: the condition
-//! `RolloutsHeld`, and the warning when a user applies the object.
+//! Rollouts of Deployments, StatefulSets and DaemonSets that cannot end under a rule object: the texts of the condition
+//! `RolloutsHeld`, and the warning when a user applies the object. `cluster/held_rollouts.rs` finds the rollouts.
 
-use super::RuleSet;
-use super::conditions::{AND_OTHERS, ConditionFinding, join_names, new_finding};
+use super::{AND_OTHERS, ConditionFinding, join_names, new_finding};
+use crate::domain::rules::RuleSet;
 
 /// Why a rollout can't end under a rule object. All causes except [`RolloutHeldCause::Leaves`] concern only
 /// Deployments.

@@ -14,19 +14,19 @@ use super::{OwnerKey, shorter_pause};
 use crate::controllers::ControllerContext;
 use crate::ledger::store::Uid;
 
-/// Maximum number of owners that one call of [`ReleasedOwners::add_uncovered_owners`] adds.
-const MAX_RELEASED_OWNERS: usize = 100;
+/// Maximum number of owners that one call of [`UncoveredOwners::add_uncovered_owners`] adds.
+const MAX_UNCOVERED_OWNERS: usize = 100;
 /// How many times each owner is woken. Another replica may deny the first deletion, because its cache is stale.
-const RELEASED_OWNER_TRIES: u32 = 2;
+const UNCOVERED_OWNER_TRIES: u32 = 2;
 /// An owner is forgotten after this time. By then its controller has retried by itself, because its backoff is at most
 /// 1,000 s.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(20);
 
-/// The released owners whose controllers must be woken.
+/// The uncovered owners whose controllers must be woken.
 #[derive(Default)]
-pub struct ReleasedOwners(Mutex<HashMap<OwnerKey, OwnerBackoff>>);
+pub struct UncoveredOwners(Mutex<HashMap<OwnerKey, OwnerBackoff>>);
 
-impl ReleasedOwners {
+impl UncoveredOwners {
     /// Remembers the owners of a namespace that have Pods to delete and that no rule object covers.
     pub fn add_uncovered_owners(&self, context: &ControllerContext, namespace: &str) {
         let state = context.index.read_state();
@@ -34,13 +34,13 @@ impl ReleasedOwners {
             return;
         };
         let (now, mut all) = (Instant::now(), self.0.lock());
-        for uid in owner_state::uncovered_owners(namespace_index).take(MAX_RELEASED_OWNERS) {
+        for uid in owner_state::uncovered_owners(namespace_index).take(MAX_UNCOVERED_OWNERS) {
             if let Some(workload) = namespace_index.workload(uid) {
                 let all_free = namespace_index.living_pods_of(uid).count();
                 let backoff = OwnerBackoff::new(
                     OwnerState::from_owner(namespace_index, uid, workload, all_free),
                     now,
-                    RELEASED_OWNER_TRIES,
+                    UNCOVERED_OWNER_TRIES,
                 );
                 all.insert((namespace.to_owned(), uid.clone()), backoff);
             }

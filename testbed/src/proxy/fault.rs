@@ -36,15 +36,15 @@ impl Asked {
 /// The effect of a fault on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Carried out at once, answered after this delay. Each event of a watch has the same delay.
+    /// The proxy forwards the request at once and delays the answer. It delays each event of a watch by the same time.
     Delay(Duration),
-    /// Neither carried out nor answered, and running watches stop; all of them go on after the fault.
+    /// The proxy forwards the request after the end of the fault. Until then running watches deliver nothing.
     Freeze,
-    /// Watches begin but deliver nothing, and running ones stop, until the fault ends.
+    /// Watches can begin, but no watch delivers events until the fault ends.
     Mute,
-    /// Not carried out, answered with this status.
+    /// The proxy answers with this status and does not forward the request.
     Answer(StatusCode),
-    /// Carried out, but the connection is closed instead of an answer.
+    /// The proxy forwards the request and then closes the connection instead of answering.
     LoseReply,
 }
 
@@ -83,61 +83,61 @@ impl Fault {
 
 /// The current fault, shared by all connections, and its counts.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct CurrentFault {
     fault: watch::Sender<Option<Fault>>,
     matched: AtomicUsize,
-    struck: AtomicUsize,
+    affected: AtomicUsize,
 }
 
-impl Default for Plan {
+impl Default for CurrentFault {
     fn default() -> Self {
         Self {
             fault: watch::Sender::new(None),
             matched: AtomicUsize::default(),
-            struck: AtomicUsize::default(),
+            affected: AtomicUsize::default(),
         }
     }
 }
 
-impl Plan {
+impl CurrentFault {
     /// Sets another fault and resets the counts.
     pub fn set(&self, fault: Fault) {
         self.matched.store(0, Ordering::Relaxed);
-        self.struck.store(0, Ordering::Relaxed);
+        self.affected.store(0, Ordering::Relaxed);
         self.fault.send_replace(Some(fault));
     }
 
     /// Ends the fault; the counts stay.
-    pub fn lift(&self) {
+    pub fn end(&self) {
         self.fault.send_replace(None);
     }
 
     /// Number of affected requests since the fault was set.
-    pub fn struck(&self) -> usize {
-        self.struck.load(Ordering::Relaxed)
+    pub fn affected_requests(&self) -> usize {
+        self.affected.load(Ordering::Relaxed)
     }
 
-    /// The effect on a new request. Called once for each request.
-    pub fn strike(&self, asked: &Asked) -> Option<Effect> {
+    /// The effect on a new request, which this call counts. Call it once for each request.
+    pub fn effect_on(&self, asked: &Asked) -> Option<Effect> {
         let fault = self.in_force(asked)?;
         let turn = self.matched.fetch_add(1, Ordering::Relaxed) + 1;
         if !turn.is_multiple_of(fault.every) {
             return None;
         }
-        self.struck.fetch_add(1, Ordering::Relaxed);
+        self.affected.fetch_add(1, Ordering::Relaxed);
         Some(fault.effect)
     }
 
     /// Delays an event of a watch as the current fault requires.
-    pub async fn hold(&self, asked: &Asked) {
+    pub async fn delay_event(&self, asked: &Asked) {
         if let Some(Effect::Delay(delay)) = self.in_force(asked).map(|f| f.effect) {
             tokio::time::sleep(delay).await;
         }
-        self.thaw(asked).await;
+        self.wait_unfrozen(asked).await;
     }
 
     /// Returns when this request is not frozen.
-    pub async fn thaw(&self, asked: &Asked) {
+    pub async fn wait_unfrozen(&self, asked: &Asked) {
         let mut fault = self.fault.subscribe();
         let frozen = |f: &Option<Fault>| {
             f.is_some_and(|f| matches!(f.effect, Effect::Freeze | Effect::Mute) && (f.on)(asked))

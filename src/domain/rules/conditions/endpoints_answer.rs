@@ -1,8 +1,8 @@
 //! The condition `EndpointsAnswer` of a rule object: whether the endpoints of its webhook rules answer.
 
-use super::conditions::{ConditionFinding, new_finding};
-use super::{RuleKind, RuleSet};
+use super::{ConditionFinding, new_finding};
 use crate::api::podtransitionrule::RuleState;
+use crate::domain::rules::{RuleKind, RuleSet};
 
 /// Type of the condition.
 pub const ENDPOINTS_ANSWER: &str = "EndpointsAnswer";
