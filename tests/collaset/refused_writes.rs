@@ -359,7 +359,7 @@ async fn names_that_others_have_hold_up_no_other_pod() {
     let set = Set::unsettled(&scope, "web", 6, spec).await;
     set.until_pods("the others", |pods| ids(pods) == [3, 4, 5])
         .await;
-    until_event(&scope, "ScaleOutFailed", "Pod web-0 is there").await;
+    until_event(&scope, "ScaleOutFailed", "Pod web-0 has the name of").await;
 }
 
 #[tokio::test]
