@@ -55,7 +55,11 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
     });
     narrator.check(
         "every denial names the rule, the limit and what to do",
-        if complete { "all three" } else { "not all three" },
+        if complete {
+            "all three"
+        } else {
+            "not all three"
+        },
         complete && !refused.is_empty(),
     );
     stage.workload.used_up().await?;
