@@ -19,8 +19,9 @@ use crate::ledger::protocol::ClaimOperation;
 
 /// Maximum number of attempts to write the label on a Pod that changes all the time.
 const MAX_MARK_WRITES: u32 = 5;
-/// Maximum number of rules that a denial names.
-const MAX_NAMED: usize = 3;
+/// Maximum number of rules that a denial names: as many as may hold a Pod ([`super::overlap`]). Any of them may be the
+/// one that holds the Pod.
+const MAX_NAMED: usize = 16;
 
 /// Whether a deletion has to take this Pod through its lifecycle first, and the lifecycle does not permit the deletion
 /// yet.
@@ -316,8 +317,12 @@ mod tests {
             describe(&["a"]).unwrap(),
             "before that, it has to pass rule availability of PodTransitionRule a"
         );
-        let many = describe(&["a", "b", "c", "d", "e"]).unwrap();
-        assert!(many.ends_with("PodTransitionRule c, more rules"), "{many}");
+        let names: Vec<_> = (b'a'..=b'q').map(|c| char::from(c).to_string()).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let most = describe(&names[..16]).unwrap();
+        assert!(most.ends_with("PodTransitionRule p"), "{most}");
+        let more = describe(&names).unwrap();
+        assert!(more.ends_with("PodTransitionRule p, more rules"), "{more}");
     }
 
     #[tokio::test]
