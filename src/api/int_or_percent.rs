@@ -172,7 +172,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(any in ".*") {
+        fn any_text_is_parsed_without_panic(any in ".*") {
             if let Ok(IntOrPercent::Percent(percent)) = text(&any) {
                 prop_assert!(percent <= 100);
             }

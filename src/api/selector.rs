@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_form_is_that_of_a_list_request() {
+    fn text_form_is_that_of_list_request() {
         let selector = compile(json!({
             "matchLabels": { "app": "a" },
             "matchExpressions": [

@@ -147,7 +147,7 @@ fn pool_of(name: &str, contexts: &[Value]) -> ResourceContext {
 }
 
 #[tokio::test]
-async fn the_largest_pool_is_stored_with_bytes_to_spare() {
+async fn largest_pool_is_stored_with_bytes_to_spare() {
     let scope = Bed::shared().await.scope("pool-large").await;
     let set = Set::of(&scope, "web");
     let owner = "n".repeat(34);

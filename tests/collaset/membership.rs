@@ -25,7 +25,7 @@ fn is_owned(pod: &Pod) -> bool {
 }
 
 #[tokio::test]
-async fn a_pod_leaves_alive_and_enters_again() {
+async fn pod_leaves_alive_and_enters_again() {
     let scope = Bed::shared().await.scope("exclude").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let leaver = set.pod(0).await;

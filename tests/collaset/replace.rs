@@ -66,7 +66,7 @@ async fn replaced_pod_is_deleted_once_its_replacement_serves() {
 }
 
 #[tokio::test]
-async fn a_request_is_taken_back_before_the_new_pod_serves() {
+async fn request_is_taken_back_before_new_pod_serves() {
     let scope = Bed::shared().await.scope("replace-cancel").await;
     let set = Set::new(&scope, "web", 2, one_per_node(7001)).await;
     let before = set.pods().await;
@@ -185,7 +185,7 @@ async fn pair_survives_loss_of_either_half() {
 }
 
 #[tokio::test]
-async fn a_pair_outlives_the_loss_of_the_pool() {
+async fn pair_outlives_loss_of_pool() {
     let scope = Bed::shared().await.scope("replace-pool").await;
     let set = Set::new(&scope, "web", 2, one_per_node(7003)).await;
     let before = ask(&scope, &set, 0).await;

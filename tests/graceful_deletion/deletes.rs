@@ -60,7 +60,7 @@ async fn refused_deletion_is_retryable() {
 }
 
 #[tokio::test]
-async fn a_dry_run_says_the_same_and_begins_nothing() {
+async fn dry_run_gets_real_verdict_and_begins_nothing() {
     let bed = bed().await;
     for ruled in [false, true] {
         let scope = protected(bed, ruled).await;
@@ -114,7 +114,7 @@ async fn cancelled_deletion_returns_the_pod() {
 }
 
 #[tokio::test]
-async fn a_deletion_waits_for_the_budget_in_its_lifecycle() {
+async fn deletion_waits_for_budget_in_its_lifecycle() {
     let scope = bed().await.scope("waits").await;
     scope.deploy("web", 2, json!({})).await;
     let pods = names(&scope.all_available("app=web", 2).await);

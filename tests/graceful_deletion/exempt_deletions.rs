@@ -23,7 +23,7 @@ async fn two(ruled: bool) -> Scope {
 }
 
 #[tokio::test]
-async fn a_namespace_can_be_deleted() {
+async fn namespace_can_be_deleted() {
     for ruled in [false, true] {
         let scope = two(ruled).await;
         let namespaces: Api<Namespace> = Api::all(scope.client.clone());
@@ -40,7 +40,7 @@ async fn a_namespace_can_be_deleted() {
 }
 
 #[tokio::test]
-async fn the_owners_deletion_takes_its_pods() {
+async fn owners_deletion_takes_its_pods() {
     for ruled in [false, true] {
         let scope = two(ruled).await;
         let pods = scope.list("app=web").await;

@@ -50,7 +50,7 @@ async fn no_claim_of_a_killed_replica_stays() {
 }
 
 #[tokio::test]
-async fn the_api_server_may_go_and_come_back() {
+async fn api_server_may_go_and_come_back() {
     let bed = Bed::own().await;
     let scope = bed.scope("restart").await;
     scope.deploy("web", 10, json!({})).await;
@@ -80,7 +80,7 @@ async fn the_api_server_may_go_and_come_back() {
 }
 
 #[tokio::test]
-async fn a_replica_that_is_told_to_end_fails_no_review() {
+async fn replica_that_is_told_to_end_fails_no_review() {
     let bed = Bed::own().await;
     let scope = bed.scope("drain").await;
     scope.deploy("web", 10, json!({})).await;

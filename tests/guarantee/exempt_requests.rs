@@ -68,7 +68,7 @@ async fn owner_deletion_deletes_its_pods_despite_rule() {
 }
 
 #[tokio::test]
-async fn a_namespace_with_rules_and_pods_can_be_deleted() {
+async fn namespace_with_rules_and_pods_can_be_deleted() {
     closed(Bed::shared().await).await.delete_namespace().await;
 }
 

@@ -52,7 +52,7 @@ async fn endpoint_is_called_once_per_pod_and_passes_it() {
 
 /// See contract Q12: an answer counts only for the operation that the call was about.
 #[tokio::test]
-async fn an_old_answer_is_never_used_for_a_new_operation() {
+async fn old_answer_is_never_used_for_new_operation() {
     let server = RuleServer::passing().await;
     let scope = Bed::shared().await.scope("anew").await;
     let pods = scope.deployed("web", 1).await;

@@ -30,7 +30,7 @@ async fn polled_pods(scope: &Scope, server: &RuleServer, count: usize) -> Vec<St
 }
 
 #[tokio::test]
-async fn a_task_is_polled_until_all_have_passed() {
+async fn task_is_polled_until_all_have_passed() {
     let server = RuleServer::start(running).await;
     let scope = Bed::shared().await.scope("polled").await;
     let pods = scope.deployed("web", 2).await;

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stricter_bound_wins() {
+    fn stricter_bound_wins() {
         let both = limits(Some(IntOrPercent::Int(5)), Some(IntOrPercent::Int(8)));
         assert_eq!(both.desired(10), 8);
     }

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collision_is_counted() {
+    fn revision_collision_is_counted() {
         let current = status(json!({ "collisionCount": 2 }));
         let now = Timestamp::UNIX_EPOCH;
         let after = desired_status(

@@ -532,7 +532,7 @@ fn included_pod_enters_under_reserved_id_after_refused_write() {
 }
 
 #[test]
-fn new_half_of_undying_origin_belongs_to_set() {
+fn new_pod_belongs_to_set_while_origin_terminates() {
     let mut world = World::on_plane(
         2,
         sequence(json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } })),

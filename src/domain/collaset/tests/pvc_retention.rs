@@ -1114,7 +1114,11 @@ fn kept_pvc_of_unknown_template_serves_next_pods_of_instance() {
     former["template"] = json!({ "spec": { "hostNetwork": true } });
     world.edit(former);
     world.settle();
-    assert_eq!(pvc_name_of(&world, 0), pvc_name, "the former PVC is used again");
+    assert_eq!(
+        pvc_name_of(&world, 0),
+        pvc_name,
+        "the former PVC is used again"
+    );
 }
 
 /// The set sends no warning, because the template has the same meaning.
