@@ -1,4 +1,5 @@
-//! Computes the budgets of rules with an `availablePolicy`.
+//! Computes the budgets of rules with an `availablePolicy`. The ledger decides about claims by these numbers, in
+//! `ledger/commit/decide.rs`.
 
 use serde::{Serialize, Serializer};
 
