@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_named_with_its_remedy() {
+    fn invalid_value_is_named_with_remedy() {
         let odd = [
             "30", "-1%", "+1%", "300%", "101%", "", "%", " 30%", "30 %", "30%%", "3.5%", "abc",
             "0100%", "٣%",

@@ -249,7 +249,9 @@ async fn held_from_deletion<'a>(scope: &'a Scope) -> (Set<'a>, String) {
     set.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }))
         .await;
     let is_marked = |p: &Pod| label(p, keys::TO_DELETE).is_some();
-    scope.until_pod(&name, "to be told to go", is_marked).await;
+    scope
+        .until_pod(&name, "to get the label to-delete", is_marked)
+        .await;
     (set, name)
 }
 

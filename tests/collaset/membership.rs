@@ -213,7 +213,7 @@ async fn replaced_pair_is_excluded_alive_once_new_pod_serves() {
     assert_eq!(
         deletion_marks.len(),
         1,
-        "told once to go: {deletion_marks:?}"
+        "values of the label to-delete: {deletion_marks:?}"
     );
 }
 

@@ -88,12 +88,16 @@ async fn replacement_can_be_cancelled_until_rules_release_the_origin() {
     ask(&scope, &set, 0).await;
     let is_marked = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_some();
     scope
-        .until_pod(&origin.name_any(), "to be told to go", is_marked)
+        .until_pod(&origin.name_any(), "to get the label to-delete", is_marked)
         .await;
     take_back(&scope, &origin.name_any()).await;
     let is_unmarked = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_none();
     scope
-        .until_pod(&origin.name_any(), "to be told to stay", is_unmarked)
+        .until_pod(
+            &origin.name_any(),
+            "to lose the label to-delete",
+            is_unmarked,
+        )
         .await;
     set.release().await;
     let after = set

@@ -128,7 +128,7 @@ async fn each_promotion_ends_one_step() {
 }
 
 #[tokio::test]
-async fn command_that_can_not_be_removed_commands_no_later_rollout() {
+async fn command_that_cannot_be_removed_affects_no_later_rollout() {
     let scope = Bed::shared().await.scope("kept-command").await;
     let canary = json!([{ "partition": 3 }, { "pause": {} }, { "partition": 0 }]);
     let set = Set::new(&scope, "web", 4, steps(canary)).await;

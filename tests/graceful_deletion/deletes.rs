@@ -76,7 +76,7 @@ async fn dry_run_gets_real_verdict_and_begins_nothing() {
 }
 
 #[tokio::test]
-async fn many_who_delete_at_once_begin_one_lifecycle() {
+async fn concurrent_deletions_begin_one_lifecycle() {
     let scope = protected(bed().await, true).await;
     let observer = Observer::start(&scope).await;
     let twenty = vec!["web".to_owned(); 20];

@@ -200,7 +200,7 @@ fn failed_pod_waits_during_slow_scale_in_or_exclusion() {
 }
 
 #[test]
-fn failed_pod_that_is_named_is_the_one_that_goes() {
+fn named_failed_pod_is_scaled_in() {
     for lost in [false, true] {
         let mut world = World::on_plane(4, one_pvc_template());
         world.settle();
