@@ -145,7 +145,7 @@ async fn deleted_pod_waits_for_its_finalizers() {
     })
     .await;
     finalizers(json!(null)).await;
-    wait::value("the Pod to go", || async {
+    wait::value("the Pod to be deleted", || async {
         pods.get_opt(NAME).await.unwrap().is_none().then_some(())
     })
     .await;

@@ -52,7 +52,7 @@ async fn pods_get_ready_and_an_evicted_one_is_replaced() {
     let first = three_ready(&pods).await[0].clone();
     let name = first.metadata.name.unwrap();
     pods.evict(&name, &EvictParams::default()).await.unwrap();
-    wait::value("the evicted Pod to go", || async {
+    wait::value("the evicted Pod to be deleted", || async {
         pods.get_opt(&name).await.unwrap().is_none().then_some(())
     })
     .await;

@@ -124,13 +124,19 @@ async fn empty_pool_is_deleted_unless_a_set_uses_it() {
         created.unwrap();
     }
     let exists = async |name: &str| set.pools().get_opt(name).await.unwrap().is_some();
-    wait::until("the empty one to go", async || !exists("empty").await).await;
+    wait::until("the empty pool to be deleted", async || {
+        !exists("empty").await
+    })
+    .await;
     assert!(exists("used").await && exists("taken").await);
     // No CollaSet uses the other pool, so it can be deleted once its entries are gone.
     let edit = Patch::Merge(json!({ "spec": { "contexts": null } }));
     let (pools, params) = (set.pools(), PatchParams::default());
     pools.patch("taken", &params, &edit).await.unwrap();
-    wait::until("that one to go", async || !exists("taken").await).await;
+    wait::until("the unused pool to be deleted", async || {
+        !exists("taken").await
+    })
+    .await;
     assert!(exists("used").await);
 }
 
@@ -226,7 +232,7 @@ async fn set_with_full_pool_continues_with_its_instance_ids() {
         condition(&set.get().await, "Scale").unwrap().status,
         "False"
     );
-    wait::until("the others to go", async || {
+    wait::until("the others to be deleted", async || {
         let mut pool = set.pools().get("shared").await.unwrap();
         let others = |c: &ContextDetail| c.data["Owner"] == "somebody";
         pool.spec.contexts.retain(|context| !others(context));

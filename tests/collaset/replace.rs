@@ -73,7 +73,7 @@ async fn request_is_taken_back_before_new_pod_serves() {
     ask(&scope, &set, 1).await;
     take_back(&scope, &before[&1].name_any()).await;
     let after = set
-        .until_pods("the new half to go", |pods| alone(pods, 2))
+        .until_pods("the new half to be deleted", |pods| alone(pods, 2))
         .await;
     assert_eq!(uids(&after), uids(&before));
     set.settled().await;

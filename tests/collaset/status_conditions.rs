@@ -110,7 +110,9 @@ async fn by_label_update_removes_its_label_from_updated_pod() {
         scope.label(&name, included).await.unwrap();
         set.image("app:2").await;
         let done = |pod: &Pod| image(pod) == "app:2" && label(pod, keys::UPDATE_INCLUDED).is_none();
-        scope.until_pod(&name, "the label to go", done).await;
+        scope
+            .until_pod(&name, "the label to be removed", done)
+            .await;
     }
     assert_eq!(set.images().await, ["app:2", "app:1"]);
 }

@@ -149,7 +149,7 @@ async fn deletecollection_deletes_all_pods_within_the_budget() {
     }
     let those = ListParams::default().labels("told=old");
     // The test repeats the request as a script would: each is refused until no Pod is left.
-    wait::until("the old ones to go", async || {
+    wait::until("the old ones to be deleted", async || {
         let (pods, delete) = (scope.pods(), DeleteParams::default());
         let _ = pods.delete_collection(&delete, &those).await;
         scope.list("told=old").await.is_empty()

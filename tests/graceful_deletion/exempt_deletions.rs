@@ -31,7 +31,7 @@ async fn namespace_can_be_deleted() {
             .delete(&scope.namespace, &DeleteParams::default())
             .await
             .unwrap();
-        wait::until("the namespace to go", async || {
+        wait::until("the namespace to be deleted", async || {
             let found = namespaces.get_opt(&scope.namespace).await;
             found.is_ok_and(|n| n.is_none())
         })

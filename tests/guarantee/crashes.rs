@@ -141,5 +141,8 @@ async fn uninstalling_leaves_nothing_blocked() {
         .delete("web", &kube::api::DeleteParams::background())
         .await
         .unwrap();
-    wait::until("all to go", async || scope.list("app=web").await.is_empty()).await;
+    wait::until("all to be deleted", async || {
+        scope.list("app=web").await.is_empty()
+    })
+    .await;
 }

@@ -138,7 +138,7 @@ async fn deletion_with_lapsed_claim_cannot_claim_again_at_once() {
     let (scope, pods) = web(&bed).await;
     refuse_deletion(&bed, &scope, &pods[0]).await;
     let mut was_closing = false;
-    wait::until("the claim to go", async || {
+    wait::until("the claim to be removed", async || {
         refusal(scope.delete(&pods[0]).await);
         let status = scope.status::<RuleStatus>("web").await;
         was_closing |= is_closing(&status);
