@@ -69,7 +69,7 @@ fn no_section_and_no_quirk_is_defined_twice() {
 }
 
 #[test]
-fn a_wrong_citation_is_found() {
+fn wrong_citation_is_found() {
     for (file, text, expected) in [
         ("src/a.rs", "/// See contract 6.99.", "no section 6.99"),
         ("src/a.rs", "/// (contract 99)", "no section 99"),
@@ -115,7 +115,7 @@ fn a_wrong_citation_is_found() {
 }
 
 #[test]
-fn a_right_citation_passes() {
+fn right_citation_passes() {
     for (file, text, count) in [
         (
             "src/a.rs",

@@ -23,7 +23,7 @@ fn generated_files_are_up_to_date() {
 }
 
 #[test]
-fn the_kustomization_lists_every_crd() {
+fn kustomization_lists_every_crd() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let listed = std::fs::read_to_string(top.join("manifests/kustomization.yaml")).unwrap();
     for crd in operating::api::crd::all_crds() {

@@ -91,7 +91,7 @@ fn every_layer_uses_only_those_before_it() {
 }
 
 #[test]
-fn a_planted_violation_is_found() {
+fn planted_violation_is_found() {
     for (layer, depth, source, found) in [
         (
             "api",

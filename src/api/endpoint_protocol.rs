@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_what_kuperator_sends() {
+    fn request_has_format_of_kuperator() {
         let request = EndpointRequest {
             trace_id: "t".into(),
             rule_name: "ask".into(),

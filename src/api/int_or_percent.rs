@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_named_with_its_remedy() {
+    fn invalid_value_is_named_with_remedy() {
         let odd = [
             "30", "-1%", "+1%", "300%", "101%", "", "%", " 30%", "30 %", "30%%", "3.5%", "abc",
             "0100%", "٣%",
@@ -172,7 +172,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(any in ".*") {
+        fn any_text_is_parsed_without_panic(any in ".*") {
             if let Ok(IntOrPercent::Percent(percent)) = text(&any) {
                 prop_assert!(percent <= 100);
             }

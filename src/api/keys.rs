@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_parses_back_to_its_family() {
+    fn key_parses_back_to_its_family() {
         for family in Family::ALL {
             assert_eq!(Family::parse(&family.key("x")), Some((family, "x")));
         }

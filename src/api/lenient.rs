@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_spec_reads_as_an_empty_one() {
+    fn object_without_spec_reads_as_empty_one() {
         for object in [
             json!({ "metadata": {} }),
             json!({ "metadata": {}, "spec": null, "status": null }),

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn matching_is_that_of_kubernetes() {
+    fn selector_matches_as_in_kubernetes() {
         let both = json!({
             "matchLabels": { "app": "a" },
             "matchExpressions": [{ "key": "tier", "operator": "In", "values": ["x", "y"] }],
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_form_is_that_of_a_list_request() {
+    fn text_form_is_that_of_list_request() {
         let selector = compile(json!({
             "matchLabels": { "app": "a" },
             "matchExpressions": [

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unreadable_kubeconfig_is_named() {
+    async fn unreadable_kubeconfig_is_named() {
         let error = connect_client(&args(Path::new("/nowhere/config")))
             .await
             .err()

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use serde::Deserialize;
 
 use super::request_path;
-use crate::domain::disruptionbudget::{DisruptionBudget, EvictionRefusal, eviction_refusal};
+use crate::domain::disruption_budget::{DisruptionBudget, EvictionRefusal, eviction_refusal};
 use crate::domain::pod::Pod;
 
 /// The cache of PodDisruptionBudgets.

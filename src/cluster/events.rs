@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_counted_and_written_once_a_minute() {
+    fn reason_is_counted_and_written_once_per_minute() {
         let mut all = Aggregator::default();
         let first = all.count_event("a", "Scaled", at(0)).unwrap();
         assert_eq!(first.count, 1);
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_remembered() {
+    fn number_of_tracked_events_is_limited() {
         let mut all = Aggregator::default();
         for n in 0..2 * MAX_TRACKED_EVENTS {
             let _ = all.count_event(&n.to_string(), "Scaled", at(n as i64 / 100));
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_is_cut_between_letters() {
+    fn long_message_is_cut_between_letters() {
         let about = ObjectReference {
             name: Some("web".into()),
             ..ObjectReference::default()

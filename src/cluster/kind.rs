@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_found_below_its_namespace() {
+    fn object_is_found_below_its_namespace() {
         assert_eq!(
             WatchedKind::Job.object_path("n", "a").unwrap(),
             "/apis/batch/v1/namespaces/n/jobs/a"

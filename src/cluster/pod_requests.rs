@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_refusal_of_a_budget_passes_for_one() {
+    fn only_refusal_by_disruption_budget_counts_as_budget_refusal() {
         let after_prefix = |code: u16, message: &str, causes: Value| {
             let status = json!({
                 "status": "Failure", "code": code, "message": message, "reason": "TooManyRequests",

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_with_its_present_controller_alone() {
+    fn pod_is_listed_only_with_its_current_controller() {
         let (mut owners, uid) = (PodsByController::default(), Uid::from("p"));
         let (a, b, none) = (
             pod(Some(("CollaSet", "a"))),

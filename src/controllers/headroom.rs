@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::cluster::gauges::rule_gauges;
 use crate::cluster::index::{IndexState, RuleEntry};
+use crate::cluster::rule_gauges::rule_gauges;
 use crate::cluster::rule_store::RuleStore;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::expected_pods;

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn begins_deletes_when_allowed_and_cancels() {
+    fn controller_begins_completes_and_cancels_deletions() {
         let step = |labels: &[(&str, &str)], nanos| next_deletion_step(&pod(labels), nanos);
         let DeletionStep::Write(begin) = step(&[(keys::TO_DELETE, "1")], 5) else {
             panic!()

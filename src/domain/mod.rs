@@ -5,7 +5,7 @@ pub mod collaset;
 pub(crate) mod deletion;
 pub mod diagnosis;
 pub mod digest;
-pub(crate) mod disruptionbudget;
+pub(crate) mod disruption_budget;
 pub(crate) mod grace_delete;
 pub mod inplace;
 pub(crate) mod interner;

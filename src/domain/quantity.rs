@@ -220,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_canonical_form_has_the_same_value(
+        fn canonical_form_has_same_value(
             number in "[+-]?[0-9]{1,7}(\\.[0-9]{0,4})?",
             suffix in "(|n|u|m|k|M|G|Ki|Mi|Gi|e3|E2|e-3)",
         ) {

@@ -142,7 +142,7 @@ mod tests {
     };
 
     #[test]
-    fn the_version_that_was_judged_is_no_evidence() {
+    fn version_that_was_judged_is_no_evidence() {
         let same = ClaimedPodState::Seen {
             version: 5,
             terminating: false,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_waits_for_the_deletion() {
+    fn eviction_waits_for_deletion() {
         assert_eq!(release_evidence(ClaimOperation::Delete, 5, NEWER), Some(6));
         assert_eq!(release_evidence(ClaimOperation::Evict, 5, NEWER), None);
         let flap = ClaimedPodState::Seen {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_in_place_change_waits_for_the_kubelet() {
+    fn in_place_change_waits_for_kubelet() {
         let seen = |applied, restart, available| ClaimedPodState::Seen {
             version: 6,
             terminating: false,

@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_two_operations_is_counted_once() {
+    fn pod_with_two_operations_is_counted_once() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
         ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_attempt_refreshes_and_never_goes_back() {
+    fn second_attempt_refreshes_and_never_goes_back() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
         ledger.admit_claim(&view, 1, delete("a", 7)).unwrap();
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_behind_the_watermark_neither_admits_nor_releases() {
+    fn view_behind_watermark_neither_admits_nor_releases() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
         ledger.admit_claim(&view, 1, delete("a", 7)).unwrap();
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_an_attempt_is_never_used_again() {
+    fn number_of_attempt_is_never_used_again() {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
         let first = ledger.admit_claim(&view, 1, delete("a", 1)).unwrap();

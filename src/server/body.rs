@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_limit_is_exact() {
+    async fn body_limit_is_exact() {
         let memory = memory(Limits::default());
         assert_eq!(outcome(chunks(&[4_000, 6_000]), &memory).await, Ok(10_000));
         assert_eq!(
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_never_ends_is_given_up() {
+    async fn body_that_never_ends_is_given_up() {
         let body = Body::from_stream(stream::pending::<Result<Vec<u8>, std::io::Error>>());
         assert_eq!(
             outcome(body, &memory(Limits::default())).await,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_cut_short_is_broken() {
+    async fn body_cut_short_is_broken() {
         let parts = [Ok(vec![b'x']), Err(std::io::Error::other("gone"))];
         let body = Body::from_stream(stream::iter(parts));
         assert_eq!(

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_takes_the_place_of_the_oldest_unproven_connection() {
+    fn newcomer_takes_place_of_oldest_unproven_connection() {
         let slots = slots(1, 2);
         let [first, second, third] = [1, 2, 3].map(|port| slots.acquire_slot(from(port)));
         assert!(first.shed.is_cancelled());
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_whose_review_is_being_decided_keeps_its_place() {
+    fn connection_whose_review_is_being_decided_keeps_its_place() {
         let slots = slots(1, 1);
         let first = slots.acquire_slot(from(1));
         let [a, b] = [first.begin_review(), first.begin_review()];

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greediest_source_loses_its_oldest_share() {
+    fn greediest_source_loses_its_oldest_share() {
         let counted = ShedCounters::default();
         let shares = FairShares::new(4, 4, counted.clone());
         let mut held: Vec<_> = (1..=4).map(|age| take(&shares, 1, age, 1)).collect();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_at_its_bound_loses_its_own_oldest_share() {
+    fn source_at_its_bound_loses_its_own_oldest_share() {
         let counted = ShedCounters::default();
         let shares = FairShares::new(10, 2, counted.clone());
         let held: Vec<_> = [(9, 0), (1, 1), (1, 2), (1, 3)]

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_check_that_hangs_has_failed() {
+    async fn check_that_hangs_has_failed() {
         let (health, _) = health();
         health.add_readiness_check("caches synced", std::future::pending);
         assert_eq!(

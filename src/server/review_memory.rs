@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_small_review_does_not_wait_for_large_ones() {
+    async fn small_review_does_not_wait_for_large_ones() {
         let limits = Limits {
             small_review_bytes: 2 << 20,
             large_review_bytes: 8 << 20,

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_steps_come_in_order() {
+    async fn shutdown_steps_come_in_order() {
         let shutdown = Shutdown::default();
         assert!(!shutdown.is_draining());
         let run = tokio::spawn({
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_step_implies_the_earlier_ones() {
+    fn later_step_implies_earlier_ones() {
         let shutdown = Shutdown::default();
         shutdown.abort();
         assert!(shutdown.is_draining() && shutdown.stopping.is_cancelled());

@@ -39,7 +39,7 @@ fn is_observed(pod: &Pod) -> bool {
 }
 
 #[tokio::test]
-async fn a_new_image_restarts_the_container_in_place() {
+async fn new_image_restarts_container_in_place() {
     let spec = json!({"containers": [{"name": "main", "image": "web:1"}]});
     let pods = create("image", spec).await;
     let before = until(&pods, "the Pod to be Ready", is_ready).await;
@@ -86,7 +86,7 @@ async fn readiness_follows_a_gate_both_ways() {
 }
 
 #[tokio::test]
-async fn a_resize_restarts_only_where_its_policy_says_so() {
+async fn resize_restarts_only_where_its_policy_says_so() {
     let pods = create(
         "resize",
         json!({"containers": [{
@@ -127,7 +127,7 @@ async fn a_resize_restarts_only_where_its_policy_says_so() {
 }
 
 #[tokio::test]
-async fn a_deleted_pod_waits_for_its_finalizers() {
+async fn deleted_pod_waits_for_its_finalizers() {
     let spec = json!({"containers": [{"name": "main", "image": "web:1"}]});
     let pods = create("delete", spec).await;
     until(&pods, "the Pod to be Ready", is_ready).await;
@@ -145,7 +145,7 @@ async fn a_deleted_pod_waits_for_its_finalizers() {
     })
     .await;
     finalizers(json!(null)).await;
-    wait::value("the Pod to go", || async {
+    wait::value("the Pod to be deleted", || async {
         pods.get_opt(NAME).await.unwrap().is_none().then_some(())
     })
     .await;

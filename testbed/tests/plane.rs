@@ -52,7 +52,7 @@ async fn pods_get_ready_and_an_evicted_one_is_replaced() {
     let first = three_ready(&pods).await[0].clone();
     let name = first.metadata.name.unwrap();
     pods.evict(&name, &EvictParams::default()).await.unwrap();
-    wait::value("the evicted Pod to go", || async {
+    wait::value("the evicted Pod to be deleted", || async {
         pods.get_opt(&name).await.unwrap().is_none().then_some(())
     })
     .await;
@@ -86,7 +86,7 @@ async fn kubectl_is_there_and_a_wrong_object_is_refused() {
 }
 
 #[tokio::test]
-async fn a_service_account_may_only_what_rbac_grants() {
+async fn service_account_may_only_what_rbac_grants() {
     let plane = shared().await.unwrap();
     let namespace = plane.namespace("rbac").await.unwrap();
     let kubeconfig = plane
@@ -130,7 +130,7 @@ async fn no_component_is_an_administrator() {
 }
 
 #[tokio::test]
-async fn the_api_server_can_be_stopped_frozen_and_brought_back() {
+async fn api_server_can_be_stopped_frozen_and_brought_back() {
     let plane = Plane::start(Options {
         nodes: 1,
         ..Options::default()
@@ -170,7 +170,7 @@ async fn the_api_server_can_be_stopped_frozen_and_brought_back() {
 }
 
 #[tokio::test]
-async fn a_component_that_fails_is_named_with_its_log() {
+async fn component_that_fails_is_named_with_its_log() {
     let error = Plane::start(Options {
         apiserver_flags: vec!["--no-such-flag".to_owned()],
         ..Options::default()

@@ -20,7 +20,7 @@ fn alarms() -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn every_alarm_has_a_section_for_who_is_on_call() {
+fn every_alarm_has_section_in_on_call_page() {
     let lines = ON_CALL.lines();
     let sections: BTreeSet<_> = lines.filter_map(|line| line.strip_prefix("### ")).collect();
     assert_eq!(sections, alarms());

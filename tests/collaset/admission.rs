@@ -308,7 +308,7 @@ async fn exceeded_quota_warns_and_does_not_refuse() {
 }
 
 #[tokio::test]
-async fn a_pool_may_be_shared_and_holds_each_id_once() {
+async fn pool_may_be_shared_and_holds_each_id_once() {
     let scope = scope("pools").await;
     let pools = raw::<ResourceContext>(&scope);
     let entry =

@@ -9,7 +9,7 @@ use testbed::pods::{is_available, may_operate};
 use crate::fixtures::{Set, image, is_operating, label, uids};
 
 #[tokio::test]
-async fn a_pod_that_leaves_the_partition_is_not_updated() {
+async fn pod_that_leaves_partition_is_not_updated() {
     let scope = Bed::shared().await.scope("leave").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let before = set.pods().await;
@@ -33,7 +33,7 @@ async fn a_pod_that_leaves_the_partition_is_not_updated() {
 }
 
 #[tokio::test]
-async fn an_update_and_the_operation_of_another_share_a_pod() {
+async fn update_and_foreign_operation_share_one_pod() {
     let scope = Bed::shared().await.scope("both").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let pod = set.pod(0).await;

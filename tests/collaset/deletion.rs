@@ -15,7 +15,7 @@ use crate::fixtures::{Set, condition, label, uids};
 use crate::membership::until_event;
 
 async fn until_gone(set: &Set<'_>) {
-    wait::until("the set to go", async || {
+    wait::until("the set to be deleted", async || {
         set.api.get_opt(set.name).await.unwrap().is_none()
     })
     .await;
@@ -214,7 +214,7 @@ async fn orphaned_pods_of_deleted_set_are_held() {
     let orphan = by(PropagationPolicy::Orphan);
     set.api.delete("web", &orphan).await.unwrap();
     // Deletions are held before, while and after the garbage collector removes the owner references.
-    wait::until("the set to go", async || {
+    wait::until("the set to be deleted", async || {
         for name in &names {
             assert_eq!(refusal(scope.delete(name).await).code, 429);
             assert_eq!(refusal(scope.evict(name).await).code, 429);
@@ -249,7 +249,9 @@ async fn held_from_deletion<'a>(scope: &'a Scope) -> (Set<'a>, String) {
     set.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }))
         .await;
     let is_marked = |p: &Pod| label(p, keys::TO_DELETE).is_some();
-    scope.until_pod(&name, "to be told to go", is_marked).await;
+    scope
+        .until_pod(&name, "to get the label to-delete", is_marked)
+        .await;
     (set, name)
 }
 

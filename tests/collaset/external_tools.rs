@@ -101,7 +101,7 @@ async fn kubectl_scales_and_waits() {
 }
 
 #[tokio::test]
-async fn a_disruption_budget_counts_by_the_scale_subresource() {
+async fn disruption_budget_counts_by_scale_subresource() {
     let scope = Bed::shared().await.scope("pdb").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(scope.client.clone(), &scope.namespace);
@@ -134,7 +134,7 @@ async fn a_disruption_budget_counts_by_the_scale_subresource() {
 }
 
 #[tokio::test]
-async fn an_autoscaler_scales_it() {
+async fn autoscaler_scales_collaset() {
     let scope = Bed::shared().await.scope("hpa").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let _metrics = Metrics::serve(&scope).await;

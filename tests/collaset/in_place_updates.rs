@@ -201,7 +201,7 @@ async fn defaults_that_are_spelt_out_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_restart_that_is_asked_for_makes_the_pods_again() {
+async fn restart_that_is_asked_for_makes_pods_again() {
     let scope = Bed::shared().await.scope("restart").await;
     let at = |time: &str| {
         let annotation = json!({ "kubectl.kubernetes.io/restartedAt": time });

@@ -124,13 +124,19 @@ async fn empty_pool_is_deleted_unless_a_set_uses_it() {
         created.unwrap();
     }
     let exists = async |name: &str| set.pools().get_opt(name).await.unwrap().is_some();
-    wait::until("the empty one to go", async || !exists("empty").await).await;
+    wait::until("the empty pool to be deleted", async || {
+        !exists("empty").await
+    })
+    .await;
     assert!(exists("used").await && exists("taken").await);
     // No CollaSet uses the other pool, so it can be deleted once its entries are gone.
     let edit = Patch::Merge(json!({ "spec": { "contexts": null } }));
     let (pools, params) = (set.pools(), PatchParams::default());
     pools.patch("taken", &params, &edit).await.unwrap();
-    wait::until("that one to go", async || !exists("taken").await).await;
+    wait::until("the unused pool to be deleted", async || {
+        !exists("taken").await
+    })
+    .await;
     assert!(exists("used").await);
 }
 
@@ -147,7 +153,7 @@ fn pool_of(name: &str, contexts: &[Value]) -> ResourceContext {
 }
 
 #[tokio::test]
-async fn the_largest_pool_is_stored_with_bytes_to_spare() {
+async fn largest_pool_is_stored_with_bytes_to_spare() {
     let scope = Bed::shared().await.scope("pool-large").await;
     let set = Set::of(&scope, "web");
     let owner = "n".repeat(34);
@@ -226,7 +232,7 @@ async fn set_with_full_pool_continues_with_its_instance_ids() {
         condition(&set.get().await, "Scale").unwrap().status,
         "False"
     );
-    wait::until("the others to go", async || {
+    wait::until("the others to be deleted", async || {
         let mut pool = set.pools().get("shared").await.unwrap();
         let others = |c: &ContextDetail| c.data["Owner"] == "somebody";
         pool.spec.contexts.retain(|context| !others(context));

@@ -133,7 +133,7 @@ async fn retained_and_kept_pvcs_survive_foreground_deletion() {
     patched.unwrap();
     delete(&set, PropagationPolicy::Foreground).await;
     assert_released(&scope, kept_pvc).await;
-    let others_gone = wait::until("the other PVCs to go", async || {
+    let others_gone = wait::until("the other PVCs to be deleted", async || {
         pvcs::names(&scope).await == [kept_pvc.as_str()]
     });
     others_gone.await;

@@ -107,7 +107,7 @@ impl<'a> OwnNode<'a> {
         let lease = self.leases().delete(&self.name, &params).await;
         drop(lease); // if this fails, the lease goes with the node
         self.nodes().delete(&self.name, &params).await.unwrap();
-        wait::until("the node to go", async || {
+        wait::until("the node to be deleted", async || {
             self.nodes().get_opt(&self.name).await.unwrap().is_none()
         })
         .await;

@@ -25,7 +25,7 @@ fn is_owned(pod: &Pod) -> bool {
 }
 
 #[tokio::test]
-async fn a_pod_leaves_alive_and_enters_again() {
+async fn pod_leaves_alive_and_enters_again() {
     let scope = Bed::shared().await.scope("exclude").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let leaver = set.pod(0).await;
@@ -213,7 +213,7 @@ async fn replaced_pair_is_excluded_alive_once_new_pod_serves() {
     assert_eq!(
         deletion_marks.len(),
         1,
-        "told once to go: {deletion_marks:?}"
+        "values of the label to-delete: {deletion_marks:?}"
     );
 }
 

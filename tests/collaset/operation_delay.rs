@@ -20,7 +20,7 @@ fn allowed_at(pod: &Pod) -> Option<i64> {
 }
 
 #[tokio::test]
-async fn an_update_waits_for_its_delay() {
+async fn update_waits_for_its_delay() {
     let scope = Bed::shared().await.scope("delay").await;
     let delay = json!({ "updateStrategy": { "operationDelaySeconds": DELAY } });
     let set = Set::new(&scope, "web", 1, delay).await;
@@ -39,7 +39,7 @@ async fn an_update_waits_for_its_delay() {
 }
 
 #[tokio::test]
-async fn a_scale_in_waits_for_a_delay_of_its_own() {
+async fn scale_in_waits_for_delay_of_its_own() {
     let scope = Bed::shared().await.scope("delay-scale").await;
     let delay = json!({
         "updateStrategy": { "operationDelaySeconds": 3600 },

@@ -31,7 +31,7 @@ pub async fn delete(set: &Set<'_>, propagation: PropagationPolicy) {
         ..DeleteParams::default()
     };
     set.api.delete(set.name, &params).await.unwrap();
-    wait::until("the set to go", async || {
+    wait::until("the set to be deleted", async || {
         set.api.get_opt(set.name).await.unwrap().is_none()
     })
     .await;
@@ -482,7 +482,7 @@ async fn pvcs_of_replaced_pod_are_deleted_despite_retention() {
         .until_pods("the new half alone", |pods| ids(pods) == [1, 2])
         .await;
     let mounted_pvcs: BTreeSet<String> = after.values().flat_map(mounted).collect();
-    wait::until("the PVC of the origin to go", async || {
+    wait::until("the PVC of the origin to be deleted", async || {
         let names: BTreeSet<String> = pvcs::names(&scope).await.into_iter().collect();
         names == mounted_pvcs
     })

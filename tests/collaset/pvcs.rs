@@ -111,7 +111,7 @@ async fn delete(set: &Set<'_>) {
         .delete(set.name, &DeleteParams::default())
         .await
         .unwrap();
-    wait::until("the set to go", async || {
+    wait::until("the set to be deleted", async || {
         set.api.get_opt(set.name).await.unwrap().is_none()
     })
     .await;
@@ -267,7 +267,7 @@ async fn changed_pvc_template_recreates_pods_and_pvcs() {
     set.settled().await;
     assert!(set.names().await.iter().all(|name| !pods.contains(name)));
     assert_eq!(ids(&set.pods().await), [0, 1]);
-    wait::until("the old PVCs to go", async || {
+    wait::until("the old PVCs to be deleted", async || {
         let names = names(&scope).await;
         names.len() == 2 && names.iter().all(|name| !before.contains(name))
     })

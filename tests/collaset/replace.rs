@@ -66,14 +66,14 @@ async fn replaced_pod_is_deleted_once_its_replacement_serves() {
 }
 
 #[tokio::test]
-async fn a_request_is_taken_back_before_the_new_pod_serves() {
+async fn request_is_taken_back_before_new_pod_serves() {
     let scope = Bed::shared().await.scope("replace-cancel").await;
     let set = Set::new(&scope, "web", 2, one_per_node(7001)).await;
     let before = set.pods().await;
     ask(&scope, &set, 1).await;
     take_back(&scope, &before[&1].name_any()).await;
     let after = set
-        .until_pods("the new half to go", |pods| alone(pods, 2))
+        .until_pods("the new half to be deleted", |pods| alone(pods, 2))
         .await;
     assert_eq!(uids(&after), uids(&before));
     set.settled().await;
@@ -88,12 +88,16 @@ async fn replacement_can_be_cancelled_until_rules_release_the_origin() {
     ask(&scope, &set, 0).await;
     let is_marked = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_some();
     scope
-        .until_pod(&origin.name_any(), "to be told to go", is_marked)
+        .until_pod(&origin.name_any(), "to get the label to-delete", is_marked)
         .await;
     take_back(&scope, &origin.name_any()).await;
     let is_unmarked = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_none();
     scope
-        .until_pod(&origin.name_any(), "to be told to stay", is_unmarked)
+        .until_pod(
+            &origin.name_any(),
+            "to lose the label to-delete",
+            is_unmarked,
+        )
         .await;
     set.release().await;
     let after = set
@@ -185,7 +189,7 @@ async fn pair_survives_loss_of_either_half() {
 }
 
 #[tokio::test]
-async fn a_pair_outlives_the_loss_of_the_pool() {
+async fn pair_outlives_loss_of_pool() {
     let scope = Bed::shared().await.scope("replace-pool").await;
     let set = Set::new(&scope, "web", 2, one_per_node(7003)).await;
     let before = ask(&scope, &set, 0).await;

@@ -125,7 +125,9 @@ async fn excluded_origin_returns_to_traffic_and_leaves_alive() {
     let name = set.pod(0).await.name_any();
     set.image("app:2").await;
     let is_told = |pod: &Pod| label(pod, keys::TO_DELETE).is_some();
-    scope.until_pod(&name, "to be told to go", is_told).await;
+    scope
+        .until_pod(&name, "to get the label to-delete", is_told)
+        .await;
     set.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }))
         .await;
     let has_left = |pod: &Pod| {

@@ -102,7 +102,8 @@ async fn command_without_a_rollout_is_refused_with_an_event() {
     let scope = Bed::shared().await.scope("no-rollout").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     command(&set, "promote").await;
-    set.until("the annotation to go", is_free_of_commands).await;
+    set.until("the annotation to be removed", is_free_of_commands)
+        .await;
     until_event(&scope, "RolloutCommandRefused", "no rollout is under way").await;
 }
 
@@ -128,7 +129,7 @@ async fn each_promotion_ends_one_step() {
 }
 
 #[tokio::test]
-async fn command_that_can_not_be_removed_commands_no_later_rollout() {
+async fn command_that_cannot_be_removed_affects_no_later_rollout() {
     let scope = Bed::shared().await.scope("kept-command").await;
     let canary = json!([{ "partition": 3 }, { "pause": {} }, { "partition": 0 }]);
     let set = Set::new(&scope, "web", 4, steps(canary)).await;
@@ -152,5 +153,6 @@ async fn command_that_can_not_be_removed_commands_no_later_rollout() {
     set.until("the pause", is_at_pause).await;
     assert_eq!(updated(&set, "app:3").await, 1);
     policy.lift().await;
-    set.until("the annotation to go", is_free_of_commands).await;
+    set.until("the annotation to be removed", is_free_of_commands)
+        .await;
 }

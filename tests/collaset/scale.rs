@@ -46,7 +46,7 @@ async fn pod_to_delete_is_recreated_without_scale_in() {
 }
 
 #[tokio::test]
-async fn a_privileged_pod_is_made() {
+async fn privileged_pod_is_made() {
     let scope = Bed::shared().await.scope("privileged").await;
     let container =
         json!({ "name": "app", "image": "app:1", "securityContext": { "privileged": true } });
@@ -93,7 +93,7 @@ async fn lose(scope: &Scope, set: &Set<'_>, id: i64) -> k8s_openapi::api::core::
 }
 
 #[tokio::test]
-async fn a_scale_in_that_waits_is_taken_back() {
+async fn scale_in_that_waits_is_taken_back() {
     let scope = Bed::shared().await.scope("scale-back").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let before = set.pods().await;
@@ -139,7 +139,7 @@ async fn pod_off_traffic_returns_when_scale_in_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_failed_pod_is_cleaned_away_and_made_again() {
+async fn failed_pod_is_deleted_and_made_again() {
     let scope = Bed::shared().await.scope("failed").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });

@@ -63,7 +63,7 @@ impl<'a> Dead<'a> {
 }
 
 #[tokio::test]
-async fn a_rollback_is_admitted_while_somebody_elses_webhook_is_down() {
+async fn rollback_is_admitted_while_somebody_elses_webhook_is_down() {
     let scope = Bed::shared().await.scope("webhook-down").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let before = uids(&set.pods().await);

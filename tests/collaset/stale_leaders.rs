@@ -195,7 +195,7 @@ async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>>
     // The API server may send the review of the collector's writes to the stopped process.
     set.api.delete("web", &orphan).await.unwrap();
     let metadata = async || set.api.get_metadata("web").await.map(|set| set.metadata);
-    wait::until("the finalizer to go", async || {
+    wait::until("the finalizer to be removed", async || {
         let finalizers = metadata().await.map(|set| set.finalizers);
         finalizers.is_ok_and(|all| all.unwrap_or_default() == [keys::PRE_RECLAIM_FINALIZER])
             || metadata().await.is_err()
@@ -218,7 +218,7 @@ async fn goes_with_a_set_that_is_deleted_alone(bed: &Bed) -> Option<Vec<String>>
     if !is_there {
         return None;
     }
-    wait::until("the set to go", async || metadata().await.is_err()).await;
+    wait::until("the set to be deleted", async || metadata().await.is_err()).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let uids = |pods: &[Pod]| -> BTreeSet<String> { pods.iter().filter_map(Pod::uid).collect() };
     let after = scope.list("app=web").await;

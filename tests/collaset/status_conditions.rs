@@ -110,13 +110,15 @@ async fn by_label_update_removes_its_label_from_updated_pod() {
         scope.label(&name, included).await.unwrap();
         set.image("app:2").await;
         let done = |pod: &Pod| image(pod) == "app:2" && label(pod, keys::UPDATE_INCLUDED).is_none();
-        scope.until_pod(&name, "the label to go", done).await;
+        scope
+            .until_pod(&name, "the label to be removed", done)
+            .await;
     }
     assert_eq!(set.images().await, ["app:2", "app:1"]);
 }
 
 #[tokio::test]
-async fn a_replacement_is_an_update_and_no_scaling() {
+async fn replacement_is_update_and_no_scaling() {
     let scope = Bed::shared().await.scope("replace-told").await;
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let set = Set::new(&scope, "web", 2, replace).await;
@@ -183,7 +185,7 @@ async fn stuck_rollout_names_the_rule_and_the_pod() {
 }
 
 #[tokio::test]
-async fn a_pod_without_a_node_is_named_with_the_reason() {
+async fn pod_without_node_is_named_with_reason() {
     let scope = Bed::shared().await.scope("no-node").await;
     let nowhere = json!({ "template": { "spec": { "nodeSelector": { "no": "such" } } } });
     let set = Set::unsettled(&scope, "web", 1, nowhere).await;
@@ -205,7 +207,7 @@ async fn unknown_pod_names_are_reported() {
 }
 
 #[tokio::test]
-async fn the_cheapest_pod_is_scaled_in_first() {
+async fn cheapest_pod_is_scaled_in_first() {
     let scope = Bed::shared().await.scope("cost").await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
     let before = set.pods().await;

@@ -36,7 +36,7 @@ async fn change_impossible_in_place_recreates_pod_with_same_id() {
 }
 
 #[tokio::test]
-async fn a_replace_update_makes_the_new_pod_available_first() {
+async fn replace_update_makes_new_pod_available_first() {
     let scope = Bed::shared().await.scope("replace").await;
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
     let set = Set::new(&scope, "web", 2, replace).await;
@@ -60,7 +60,7 @@ async fn recreate_policy_recreates_pods_for_image_change() {
 }
 
 #[tokio::test]
-async fn a_pod_with_a_sidecar_changes_in_place() {
+async fn pod_with_sidecar_changes_in_place() {
     let scope = Bed::shared().await.scope("sidecar").await;
     let images = |app: &str, sidecar: &str| {
         json!({ "template": { "spec": {

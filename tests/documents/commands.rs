@@ -47,7 +47,7 @@ fn tested(page: &str, namespace: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_operation_of_the_readme_begins_and_ends() {
+async fn operation_of_readme_begins_and_ends() {
     let ground = Ground::new("examples").await;
     let script = tested("README.md", ground.namespace());
     let script = script
@@ -62,7 +62,7 @@ async fn the_operation_of_the_readme_begins_and_ends() {
 }
 
 #[tokio::test]
-async fn the_operation_script_waits_for_the_budget() {
+async fn operation_script_waits_for_budget() {
     let (ground, pods) = deployment().await;
     let run = async |verb: &str, pod: &str| {
         let namespace = ground.namespace();
@@ -165,7 +165,7 @@ async fn collaset_with_pvcs_keeps_them_at_scale_in() {
 }
 
 #[tokio::test]
-async fn the_collaset_becomes_ready() {
+async fn example_collaset_becomes_ready() {
     let ground = Ground::new("examples").await;
     ground
         .kubectl(&["apply", "-f", &example("collaset.yaml")])

@@ -35,7 +35,7 @@ fn planted_bad_links_are_found() {
 }
 
 #[test]
-fn the_book_has_every_page() {
+fn book_has_every_page() {
     let summary = read(Path::new(SUMMARY));
     let listed: Vec<PathBuf> = parse(&summary)
         .prose
@@ -52,7 +52,7 @@ fn the_book_has_every_page() {
 }
 
 #[test]
-fn the_readme_is_short() {
+fn readme_is_short() {
     let lines = read(Path::new("README.md")).lines().count();
     assert!(lines <= MOST_LINES_OF_README, "{lines} lines");
 }

@@ -71,7 +71,7 @@ fn fragments_are_put_into_their_object() {
 }
 
 #[tokio::test]
-async fn the_api_server_accepts_every_manifest_of_the_documents() {
+async fn api_server_accepts_every_manifest_of_documents() {
     let mut refused = Vec::new();
     let mut applied = 0;
     for page in documents() {
@@ -94,7 +94,7 @@ async fn the_api_server_accepts_every_manifest_of_the_documents() {
 }
 
 #[tokio::test]
-async fn a_planted_bad_rule_is_refused() {
+async fn planted_bad_rule_is_refused() {
     let ground = Ground::new("documents").await;
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
@@ -105,7 +105,7 @@ async fn a_planted_bad_rule_is_refused() {
 }
 
 #[tokio::test]
-async fn the_api_server_accepts_every_example() {
+async fn api_server_accepts_every_example() {
     let mut files: Vec<_> = std::fs::read_dir(root().join("examples"))
         .unwrap()
         .map(|entry| entry.unwrap().path())

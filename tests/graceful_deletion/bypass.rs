@@ -158,7 +158,7 @@ async fn reason_alone_gets_no_bypass_by_the_servers_right() {
 }
 
 #[tokio::test]
-async fn dry_run_by_the_servers_user_says_the_same() {
+async fn dry_run_by_servers_user_gets_real_verdict() {
     let bed = bed().await;
     for ruled in [false, true] {
         let scope = protected(bed, ruled).await;

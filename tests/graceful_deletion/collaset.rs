@@ -94,7 +94,7 @@ async fn deleted_set_completes_its_lifecycle_under_a_full_budget() {
     let observer = Observer::start(&scope).await;
     let background = DeleteParams::background();
     api.delete("web", &background).await.unwrap();
-    wait::until("the set to go", async || {
+    wait::until("the set to be deleted", async || {
         api.get_opt("web").await.unwrap().is_none()
     })
     .await;

@@ -60,7 +60,7 @@ async fn refused_deletion_is_retryable() {
 }
 
 #[tokio::test]
-async fn a_dry_run_says_the_same_and_begins_nothing() {
+async fn dry_run_gets_real_verdict_and_begins_nothing() {
     let bed = bed().await;
     for ruled in [false, true] {
         let scope = protected(bed, ruled).await;
@@ -76,7 +76,7 @@ async fn a_dry_run_says_the_same_and_begins_nothing() {
 }
 
 #[tokio::test]
-async fn many_who_delete_at_once_begin_one_lifecycle() {
+async fn concurrent_deletions_begin_one_lifecycle() {
     let scope = protected(bed().await, true).await;
     let observer = Observer::start(&scope).await;
     let twenty = vec!["web".to_owned(); 20];
@@ -114,7 +114,7 @@ async fn cancelled_deletion_returns_the_pod() {
 }
 
 #[tokio::test]
-async fn a_deletion_waits_for_the_budget_in_its_lifecycle() {
+async fn deletion_waits_for_budget_in_its_lifecycle() {
     let scope = bed().await.scope("waits").await;
     scope.deploy("web", 2, json!({})).await;
     let pods = names(&scope.all_available("app=web", 2).await);
@@ -149,7 +149,7 @@ async fn deletecollection_deletes_all_pods_within_the_budget() {
     }
     let those = ListParams::default().labels("told=old");
     // The test repeats the request as a script would: each is refused until no Pod is left.
-    wait::until("the old ones to go", async || {
+    wait::until("the old ones to be deleted", async || {
         let (pods, delete) = (scope.pods(), DeleteParams::default());
         let _ = pods.delete_collection(&delete, &those).await;
         scope.list("told=old").await.is_empty()

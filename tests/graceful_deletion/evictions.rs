@@ -12,7 +12,7 @@ use testbed::scope::refusal;
 use crate::{UNDERWAY, bed, drop_protection, is_marked, is_terminating, leaving, protected};
 
 #[tokio::test]
-async fn an_eviction_starts_the_lifecycle_and_the_pod_is_drained() {
+async fn eviction_starts_lifecycle_and_pod_is_drained() {
     let bed = bed().await;
     for ruled in [false, true] {
         let scope = protected(bed, ruled).await;
@@ -51,7 +51,7 @@ async fn an_eviction_starts_the_lifecycle_and_the_pod_is_drained() {
 }
 
 #[tokio::test]
-async fn an_eviction_is_admitted_when_operate_is_reached() {
+async fn eviction_is_admitted_when_operate_is_reached() {
     let scope = bed().await.scope("operate").await;
     scope.pod("web", json!({})).await;
     scope.until_pod("web", "available", is_available).await;
@@ -68,7 +68,7 @@ async fn an_eviction_is_admitted_when_operate_is_reached() {
 }
 
 #[tokio::test]
-async fn a_drain_is_graceful_and_stays_within_the_budget() {
+async fn drain_is_graceful_and_stays_within_budget() {
     let bed = bed().await;
     let scope = bed.scope("drain").await;
     // All Pods run on one node, so the drain evicts all of them.

@@ -23,7 +23,7 @@ async fn two(ruled: bool) -> Scope {
 }
 
 #[tokio::test]
-async fn a_namespace_can_be_deleted() {
+async fn namespace_can_be_deleted() {
     for ruled in [false, true] {
         let scope = two(ruled).await;
         let namespaces: Api<Namespace> = Api::all(scope.client.clone());
@@ -31,7 +31,7 @@ async fn a_namespace_can_be_deleted() {
             .delete(&scope.namespace, &DeleteParams::default())
             .await
             .unwrap();
-        wait::until("the namespace to go", async || {
+        wait::until("the namespace to be deleted", async || {
             let found = namespaces.get_opt(&scope.namespace).await;
             found.is_ok_and(|n| n.is_none())
         })
@@ -40,7 +40,7 @@ async fn a_namespace_can_be_deleted() {
 }
 
 #[tokio::test]
-async fn the_owners_deletion_takes_its_pods() {
+async fn owners_deletion_takes_its_pods() {
     for ruled in [false, true] {
         let scope = two(ruled).await;
         let pods = scope.list("app=web").await;

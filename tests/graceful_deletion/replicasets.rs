@@ -47,7 +47,7 @@ async fn scale_in_takes_no_pods_but_those_too_many() {
         })
         .await;
         // If the marks stayed, the lifecycle would delete further Pods.
-        wait::until("no Pod that is still to go", async || {
+        wait::until("no Pod that is still to be deleted", async || {
             let pods = scope.list("app=web").await;
             pods.len() == to && !pods.iter().any(is_marked)
         })
@@ -67,12 +67,12 @@ async fn scale_in_that_is_taken_back_keeps_all_pods() {
     scope.until_at_rest("web", 6).await;
     let observer = Observer::start(&scope).await;
     scope.scale("web", 1).await.unwrap();
-    wait::until("Pods that are to go", async || {
+    wait::until("Pods that are to be deleted", async || {
         scope.list("app=web").await.iter().any(is_marked)
     })
     .await;
     scope.scale("web", 6).await.unwrap();
-    wait::until("no Pod that is to go", async || {
+    wait::until("no Pod that is to be deleted", async || {
         !scope.list("app=web").await.iter().any(is_marked)
     })
     .await;
@@ -90,7 +90,7 @@ async fn user_deletion_proceeds_although_scale_in_is_cancelled() {
     scope.rule("web", json!({"app": "web"}), json!(0)).await;
     scope.until_at_rest("web", 3).await;
     scope.scale("web", 2).await.unwrap();
-    let chosen = wait::value("a Pod that is to go", async || {
+    let chosen = wait::value("a Pod that is to be deleted", async || {
         scope.list("app=web").await.into_iter().find(is_marked)
     })
     .await;
@@ -145,7 +145,7 @@ async fn stir(scope: &Scope) {
 async fn held_scale_in_chooses_no_more_pods_than_required() {
     let scope = deployment_held_by_label("held", 6).await;
     scope.scale("web", 2).await.unwrap();
-    wait::until("four Pods that are to go", async || {
+    wait::until("four Pods that are to be deleted", async || {
         marked(&scope).await.len() == 4
     })
     .await;
@@ -161,7 +161,7 @@ async fn held_scale_in_of_pods_that_are_down_is_steady() {
         scope.crash(&pod.name_any()).await;
     }
     scope.scale("web", 5).await.unwrap();
-    wait::until("three Pods that are to go", async || {
+    wait::until("three Pods that are to be deleted", async || {
         marked(&scope).await.len() >= 3
     })
     .await;
@@ -178,7 +178,7 @@ async fn changed_ranking_takes_no_further_pods_off_traffic() {
     let scope = deployment_held_by_label("ranking", 12).await;
     let observer = Observer::start(&scope).await;
     scope.scale("web", 6).await.unwrap();
-    wait::until("six Pods that are to go", async || {
+    wait::until("six Pods that are to be deleted", async || {
         marked(&scope).await.len() == 6
     })
     .await;
@@ -189,7 +189,7 @@ async fn changed_ranking_takes_no_further_pods_off_traffic() {
     }
     // The ReplicaSet controller asks for all Pods that it prefers now, at once.
     scope.scale("web", 5).await.unwrap();
-    wait::until("a further Pod that is to go", async || {
+    wait::until("a further Pod that is to be deleted", async || {
         marked(&scope).await.len() > 6
     })
     .await;

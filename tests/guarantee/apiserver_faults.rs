@@ -50,7 +50,7 @@ async fn make_free_pods(scope: &Scope) {
 
 async fn until_free_pods_are_gone(scope: &Scope) {
     for pod in ["plain", "down"] {
-        wait::until(&format!("{pod} to go"), async || {
+        wait::until(&format!("{pod} to be deleted"), async || {
             scope.pods().get_opt(pod).await.unwrap().is_none()
         })
         .await;

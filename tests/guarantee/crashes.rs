@@ -50,7 +50,7 @@ async fn no_claim_of_a_killed_replica_stays() {
 }
 
 #[tokio::test]
-async fn the_api_server_may_go_and_come_back() {
+async fn api_server_may_go_and_come_back() {
     let bed = Bed::own().await;
     let scope = bed.scope("restart").await;
     scope.deploy("web", 10, json!({})).await;
@@ -80,7 +80,7 @@ async fn the_api_server_may_go_and_come_back() {
 }
 
 #[tokio::test]
-async fn a_replica_that_is_told_to_end_fails_no_review() {
+async fn replica_that_is_told_to_end_fails_no_review() {
     let bed = Bed::own().await;
     let scope = bed.scope("drain").await;
     scope.deploy("web", 10, json!({})).await;
@@ -141,5 +141,8 @@ async fn uninstalling_leaves_nothing_blocked() {
         .delete("web", &kube::api::DeleteParams::background())
         .await
         .unwrap();
-    wait::until("all to go", async || scope.list("app=web").await.is_empty()).await;
+    wait::until("all to be deleted", async || {
+        scope.list("app=web").await.is_empty()
+    })
+    .await;
 }

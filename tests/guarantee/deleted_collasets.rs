@@ -107,7 +107,7 @@ async fn recreated_set_holds_its_pods() {
         ..DeleteParams::default()
     };
     sets(&scope).delete("web", &orphan).await.unwrap();
-    wait::until("the set to go", async || {
+    wait::until("the set to be deleted", async || {
         sets(&scope).get_opt("web").await.unwrap().is_none()
     })
     .await;
@@ -142,7 +142,7 @@ async fn budget_of_other_pods_outlives_a_deleted_set() {
         .await;
     let background = DeleteParams::background();
     sets(&scope).delete("web", &background).await.unwrap();
-    wait::until("the set to go", async || {
+    wait::until("the set to be deleted", async || {
         is_held(&scope, &stay[0]).await;
         sets(&scope).get_opt("web").await.unwrap().is_none()
     })

@@ -60,7 +60,7 @@ async fn evict_dry_in_body(scope: &Scope, pod: &str) -> kube::Result<()> {
 }
 
 #[tokio::test]
-async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
+async fn dry_run_writes_nothing_and_gives_real_verdict() {
     let bed = Bed::shared().await;
     let (scope, pods) = three(bed).await;
     let before = version(&scope).await;
@@ -144,7 +144,7 @@ async fn dry_run_begin_shows_its_grant_and_claims_nothing() {
 }
 
 #[tokio::test]
-async fn a_drain_in_dry_run_writes_nothing() {
+async fn drain_in_dry_run_writes_nothing() {
     let bed = Bed::shared().await;
     let (scope, pods) = three(bed).await;
     let before = version(&scope).await;

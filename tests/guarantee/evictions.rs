@@ -72,7 +72,7 @@ fn timeless(mut response: Value) -> Value {
 
 /// The API server no longer serves policy/v1beta1, but accepts Evictions of this version.
 #[tokio::test]
-async fn the_api_server_takes_both_versions_and_both_are_held() {
+async fn evictions_of_both_versions_are_held() {
     let bed = Bed::shared().await;
     for version in VERSIONS {
         let (scope, pods) = three(bed).await;
@@ -84,7 +84,7 @@ async fn the_api_server_takes_both_versions_and_both_are_held() {
 }
 
 #[tokio::test]
-async fn a_review_of_either_version_gets_the_same_verdict() {
+async fn review_of_either_version_gets_same_verdict() {
     let bed = Bed::shared().await;
     let (scope, pods) = three(bed).await;
     let both = async |pod: &str, dry_run: bool| {

@@ -14,7 +14,10 @@ use testbed::{Bed, Scope, wait};
 /// Creates, updates, evicts and deletes Pods.
 async fn everything(scope: &Scope, labels: serde_json::Value) {
     scope.evict(&live(scope, labels).await).await.unwrap();
-    wait::until("both to go", async || scope.list("note=x").await.is_empty()).await;
+    wait::until("both to be deleted", async || {
+        scope.list("note=x").await.is_empty()
+    })
+    .await;
 }
 
 /// Creates, updates and deletes Pods. Returns the name of a Pod that is left.
@@ -68,7 +71,7 @@ async fn owner_deletion_deletes_its_pods_despite_rule() {
 }
 
 #[tokio::test]
-async fn a_namespace_with_rules_and_pods_can_be_deleted() {
+async fn namespace_with_rules_and_pods_can_be_deleted() {
     closed(Bed::shared().await).await.delete_namespace().await;
 }
 

@@ -90,7 +90,7 @@ async fn recreate_keeps_to_the_limit() {
     new_image(&scope).await;
     // The old ReplicaSet has 0 replicas, and its controller has tried to delete all of its Pods: one Pod went, and
     // nothing replaces it.
-    wait::until("one of ten to go", async || {
+    wait::until("one of ten to be deleted", async || {
         scope.list("app=web").await.len() == 9
     })
     .await;
@@ -220,7 +220,7 @@ async fn custom_owner_is_expected_by_its_scale() {
         .patch("web", &PatchParams::default(), &patch)
         .await
         .unwrap();
-    wait::until("the surplus to go", async || {
+    wait::until("the surplus to be deleted", async || {
         scope.delete(&pods[2]).await.is_ok()
     })
     .await;
@@ -275,7 +275,7 @@ async fn replica_set_counts_by_the_scale_of_its_custom_controller() {
     sets.patch("web", &PatchParams::default(), &patch)
         .await
         .unwrap();
-    wait::until("one of ten to go", async || {
+    wait::until("one of ten to be deleted", async || {
         scope.list("app=web").await.len() == 9
     })
     .await;
@@ -410,5 +410,8 @@ async fn pods_with_unreadable_owner_are_held_with_the_reason() {
         "{status:?}"
     );
     bed.faults().end_fault();
-    wait::until("a Pod to go", async || scope.delete(&pods[0]).await.is_ok()).await;
+    wait::until("a Pod to be deleted", async || {
+        scope.delete(&pods[0]).await.is_ok()
+    })
+    .await;
 }

@@ -252,7 +252,7 @@ async fn restored_etcd_ends_the_replicas_and_admits_nothing() {
         .await
         .unwrap();
     deleted_scope.scale("web", 0).await.unwrap();
-    wait::until("the Pods to go", async || {
+    wait::until("the Pods to be deleted", async || {
         deleted_scope.list("app=web").await.is_empty()
     })
     .await;

@@ -225,7 +225,7 @@ async fn other_notation_of_a_quantity_is_free() {
 }
 
 #[tokio::test]
-async fn a_resize_that_restarts_nothing_is_free() {
+async fn resize_that_restarts_nothing_is_free() {
     let (scope, pods) = resizable(0).await;
     resize(&scope, &pods[0], "cpu", "2m").await.unwrap();
     let status = refusal(resize(&scope, &pods[0], "memory", "2Mi").await);

@@ -24,7 +24,7 @@ async fn web(replicas: usize, max_unavailable: i32) -> (Scope, Vec<String>) {
 }
 
 #[tokio::test]
-async fn a_pod_goes_offline_is_operated_and_comes_back() {
+async fn pod_goes_offline_is_operated_and_comes_back() {
     let (scope, pods) = web(3, 1).await;
     let pod = &pods[0];
     // With free budget the request that begins the operation also grants it.
@@ -264,7 +264,7 @@ async fn operation_runs_off_traffic_and_pod_counts_when_back() {
 
 /// See contract Q1.
 #[tokio::test]
-async fn an_operation_that_begins_while_another_completes_wedges_neither() {
+async fn operation_that_begins_while_another_completes_wedges_neither() {
     let (scope, off, on) = protected().await;
     scope.begin("web", "first").await.unwrap();
     scope

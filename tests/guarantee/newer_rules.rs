@@ -55,7 +55,7 @@ async fn denial_message(scope: &Scope, pod: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn rule_that_this_version_can_not_read_holds_its_pods() {
+async fn rule_that_this_version_cannot_read_holds_its_pods() {
     let bed = Bed::own().await;
     let scope = bed.scope("unreadable").await;
     let pods = scope.web_under_rule(3, json!(2)).await;

@@ -34,7 +34,7 @@ async fn pods_that_come_back_together_go_one_by_one() {
         written.unwrap();
     };
     at_once(&pods, |name| write(name, "False")).await;
-    wait::until("the labels to go", async || {
+    wait::until("the labels to be removed", async || {
         let pods = scope.list("app=web").await;
         let labelled = |pod: &k8s_openapi::api::core::v1::Pod| {
             pod.labels().contains_key(keys::SERVICE_AVAILABLE)

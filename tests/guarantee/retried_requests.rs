@@ -1,4 +1,5 @@
-//! Requests that are refused behind the webhook and sent again and again: they do not keep their claim.
+//! Requests that this server admits and another component refuses, and that their client repeats: they do not keep their
+//! claim.
 
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ async fn endlessly_refused_eviction_releases_its_claim() {
     place_is_given_back(&scope, &pods[1], async || scope.evict(&pods[0]).await).await;
 }
 
-/// The deletion of a Pod is refused behind the webhook.
+/// Lets a policy refuse the deletion of a Pod that this server has admitted.
 async fn refuse_deletion(bed: &Bed, scope: &Scope, pod: &str) {
     scope.label(pod, json!({KEPT: "true"})).await.unwrap();
     let deletions = json!({
@@ -137,7 +138,7 @@ async fn deletion_with_lapsed_claim_cannot_claim_again_at_once() {
     let (scope, pods) = web(&bed).await;
     refuse_deletion(&bed, &scope, &pods[0]).await;
     let mut was_closing = false;
-    wait::until("the claim to go", async || {
+    wait::until("the claim to be removed", async || {
         refusal(scope.delete(&pods[0]).await);
         let status = scope.status::<RuleStatus>("web").await;
         was_closing |= is_closing(&status);

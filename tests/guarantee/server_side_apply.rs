@@ -113,7 +113,7 @@ async fn operation_labels_can_be_applied_from_a_manifest() {
 }
 
 #[tokio::test]
-async fn a_manifest_applied_by_another_leaves_an_operation_alone() {
+async fn manifest_applied_by_another_leaves_operation_alone() {
     let scope = Bed::shared().await.scope("apply").await;
     let site = json!({"metadata": {"labels": {"site": "web"}}});
     for name in ["a", "b"] {
@@ -182,7 +182,7 @@ async fn a_manifest_applied_by_another_leaves_an_operation_alone() {
 }
 
 #[tokio::test]
-async fn a_rule_applied_twice_is_the_same_rule() {
+async fn rule_applied_twice_is_same_rule() {
     let bed = Bed::shared().await;
     let scope = bed.scope("apply").await;
     scope.deploy("web", 2, json!({})).await;

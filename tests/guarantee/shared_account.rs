@@ -21,17 +21,17 @@ async fn deletions(bed: &Bed, scope: &Scope, code: u16) -> usize {
     bed.audit_count(&filter).await.unwrap()
 }
 
-async fn ruled(bed: &Bed, replicas: usize, max_unavailable: i32) -> Scope {
+async fn web_under_rule(bed: &Bed, replicas: usize, max_unavailable: i32) -> Scope {
     let scope = bed.scope("shared-account").await;
     scope.web_under_rule(replicas, json!(max_unavailable)).await;
     scope
 }
 
 async fn deletion_of_a_deployment_ends_all_pods(bed: &Bed) {
-    let scope = ruled(bed, 4, 0).await;
+    let scope = web_under_rule(bed, 4, 0).await;
     let delete = ["delete", "deploy", "web", "-n", &scope.namespace];
     let _ = bed.ask_kubectl(&delete).await.success();
-    wait::until("all Pods to go", async || {
+    wait::until("all Pods to be deleted", async || {
         scope.list("app=web").await.is_empty()
     })
     .await;
@@ -39,12 +39,12 @@ async fn deletion_of_a_deployment_ends_all_pods(bed: &Bed) {
 }
 
 async fn deletion_of_a_namespace_ends_all_pods(bed: &Bed) {
-    let scope = ruled(bed, 2, 0).await;
+    let scope = web_under_rule(bed, 2, 0).await;
     scope.delete_namespace().await;
 }
 
 async fn rollout_keeps_to_the_limit(bed: &Bed) {
-    let scope = ruled(bed, 6, 1).await;
+    let scope = web_under_rule(bed, 6, 1).await;
     let observer = Observer::start(&scope).await;
     // The ReplicaSet controller deletes three old Pods at the same time.
     let containers = json!([{"name": "main", "image": "web:2"}]);
@@ -72,7 +72,7 @@ async fn rollout_keeps_to_the_limit(bed: &Bed) {
 }
 
 async fn scale_in_ends_the_surplus_alone(bed: &Bed) {
-    let scope = ruled(bed, 6, 1).await;
+    let scope = web_under_rule(bed, 6, 1).await;
     let observer = Observer::start(&scope).await;
     scope.scale("web", 3).await.unwrap();
     scope.all_available("app=web", 3).await;

@@ -50,7 +50,7 @@ async fn names_that_kuperator_has_left_are_replaced() {
 }
 
 #[tokio::test]
-async fn a_hundred_pods_are_named_and_all_are_counted() {
+async fn status_names_hundred_pods_and_counts_all() {
     let scope = Bed::shared().await.scope("many-targets").await;
     scope.deploy("web", 120, json!({})).await;
     scope.all_available("app=web", 120).await;

@@ -200,7 +200,7 @@ async fn concurrent_operations_break_no_rule_while_replicas_die() {
 /// until it is deleted.
 async fn until_healed(scope: &Scope) {
     scope.scale("left", HALF).await.unwrap();
-    wait::until("the Pods that left to go", async || {
+    wait::until("the Pods that left to be deleted", async || {
         let selectors = [format!("{}!=true", keys::CONTROL), "site!=web".to_owned()];
         let mut none = true;
         for selector in &selectors {

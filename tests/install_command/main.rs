@@ -142,7 +142,7 @@ async fn three_installers_at_once_take_over_what_kuperator_left() {
 }
 
 #[tokio::test]
-async fn a_dead_webhook_stops_only_what_a_rule_may_hold() {
+async fn dead_webhook_stops_only_what_rules_may_hold() {
     let cluster = Cluster::start().await;
     everything(cluster.client(), url()).await;
     let (ruled, free) = (

@@ -12,7 +12,7 @@ use testbed::wait;
 use super::cluster::Cluster;
 
 #[tokio::test]
-async fn the_kustomization_brings_everything_and_takes_it_away() {
+async fn kustomization_installs_and_removes_everything() {
     let cluster = Cluster::start().await;
     cluster.plane().cert_manager().await.unwrap();
     let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests");

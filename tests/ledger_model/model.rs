@@ -71,7 +71,7 @@ pub enum Step {
     Commit { request: usize },
     /// The process that handles the request crashes, and the request vanishes.
     Crash { request: usize },
-    /// Another component behind the webhook refuses an admitted request, whose client repeats it forever.
+    /// A PodDisruptionBudget, a policy or a quota refuses an admitted request, whose client repeats it forever.
     Refuse { request: usize },
     /// A replica that takes itself for the leader marks a claim as closing.
     Close {

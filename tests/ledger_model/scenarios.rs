@@ -264,7 +264,7 @@ fn three_pods_or_replicas() -> Vec<World> {
     ]
 }
 
-/// Requests that are refused behind the webhook and repeated forever.
+/// Requests that this server admits, that another component refuses, and that their clients repeat forever.
 fn endless_requests() -> Vec<World> {
     vec![
         world(PAIR, &[evict(0).endless(), delete(1)], FLAP_LOST),

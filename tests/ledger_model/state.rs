@@ -83,7 +83,7 @@ pub struct Request {
     pub back: Vec<(usize, Answer)>,
 }
 
-/// Retries of a request that is refused behind the webhook, by a PodDisruptionBudget or a policy, and repeated forever.
+/// Retries of an admitted request that a PodDisruptionBudget or a policy refuses, and that its client repeats forever.
 /// Any of its attempts may still succeed.
 pub const ENDLESS: u8 = u8::MAX;
 

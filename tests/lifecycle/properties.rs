@@ -227,7 +227,7 @@ proptest! {
 
     /// On a Pod without a readiness gate no operation blocks another.
     #[test]
-    fn an_operation_goes_the_same_way_alone_and_beside_another(actions in actions()) {
+    fn operation_goes_same_way_alone_and_beside_another(actions in actions()) {
         let (mut alone, mut beside) = (World::bare(), World::bare());
         for action in &actions {
             // The operation has its own type, because operations of a type share the permission.
@@ -250,7 +250,7 @@ proptest! {
 
     /// On a Pod with a readiness gate, an operation that only waits in PreCheck does not change the way of another.
     #[test]
-    fn a_waiting_operation_is_not_noticed_by_another(mut alone in worlds(), actions in actions()) {
+    fn waiting_operation_is_not_noticed_by_another(mut alone in worlds(), actions in actions()) {
         let mut beside = alone.clone();
         beside.held.insert("b".to_owned());
         beside.begin("b", "restart");
@@ -303,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn the_controller_comes_to_rest_on_any_object(mut pod in pods(), now: u64) {
+    fn controller_comes_to_rest_on_any_object(mut pod in pods(), now: u64) {
         pod.metadata.labels.insert(keys::CONTROL.to_owned(), keys::CONTROL_VALUE.to_owned());
         let mut world = World { pod, now: now / 2, webhook_down: true, ..World::default() };
         for _ in 0..8 {

@@ -614,7 +614,7 @@ fn announcement_of_another_type_under_the_id_counts() {
 }
 
 #[test]
-fn begin_time_of_a_running_operation_can_not_change() {
+fn begin_time_of_running_operation_cannot_change() {
     let mut world = World::serving();
     begin_at(&mut world, "upgrade", "update", false, 1_000_000);
     world.quiesce();

@@ -78,7 +78,7 @@ fn malformed_keys_and_values_name_the_rule() {
 }
 
 #[test]
-fn a_malformed_annotation_names_its_form() {
+fn malformed_annotation_names_its_form() {
     let world = World::serving();
     let mut new = world.pod.clone();
     new.metadata
@@ -339,7 +339,7 @@ fn new_pod_begins_only_operations_that_its_owner_requests() {
 }
 
 #[test]
-fn an_operation_without_a_type_waits_for_it() {
+fn operation_without_type_waits_for_it() {
     let mut world = World::serving();
     world
         .write(|pod| {

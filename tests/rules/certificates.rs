@@ -33,7 +33,9 @@ async fn bundle_of_another_certificate_of_the_name_is_not_trusted() {
     scope.pod("web", json!({})).await;
     scope.until_idle("web").await;
     let config = json!({"url": server.url("/"), "caBundle": other.ca_bundle});
-    scope.ruled("web", json!([ask(config, json!({}))])).await;
+    scope
+        .create_rule("web", json!([ask(config, json!({}))]))
+        .await;
     scope.begin_under_rule("web", "web", "x").await;
     scope.until_reason("web", "web", "ask", "caBundle").await;
     let pod = scope.get("web").await;

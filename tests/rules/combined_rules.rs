@@ -21,7 +21,7 @@ async fn concurrent_stages_are_judged_by_their_own_rules() {
     let mut done = ask(after.config(), json!({}));
     (done["name"], done["stage"]) = (json!("done"), json!("PostCheck"));
     let asked = ask(before.config(), json!({"failurePolicy": "Fail"}));
-    scope.ruled("web", json!([done, asked])).await;
+    scope.create_rule("web", json!([done, asked])).await;
     scope.begin(pod, "first").await.unwrap();
     scope.operate(pod, "first").await;
     scope
@@ -63,7 +63,7 @@ async fn pod_held_by_endpoint_uses_no_budget() {
     let mut rule = ask(server.config(), json!({"failurePolicy": "Fail"}));
     rule["filter"] = filter;
     let rules = json!([{"name": "budget", "availablePolicy": {"maxUnavailableValue": 1}}, rule]);
-    scope.ruled("web", rules).await;
+    scope.create_rule("web", rules).await;
     scope.until_at_rest("web", 3).await;
     server.answer(|_| Reply::refuse("not yet"));
     scope
@@ -121,7 +121,7 @@ async fn rules_of_every_kind_hold_until_all_pass() {
         json!({"name": "fit", "labelCheck": {"requires": {"matchLabels": {"fit": "yes"}}}});
     let budget = json!({"name": "budget", "availablePolicy": {"maxUnavailableValue": 1}});
     scope
-        .ruled("web", json!([ask(server.config(), json!({})), labels]))
+        .create_rule("web", json!([ask(server.config(), json!({})), labels]))
         .await;
     scope
         .try_rule("budget", crate::helpers::spec("web", json!([budget])))
@@ -156,7 +156,7 @@ async fn two_operations_of_one_pod_are_asked_about_each() {
     let scope = Bed::shared().await.scope("operations").await;
     let pods = scope.deployed("web", 1).await;
     scope
-        .ruled(
+        .create_rule(
             "web",
             json!([ask(server.config(), json!({"failurePolicy": "Fail"}))]),
         )
@@ -189,7 +189,7 @@ async fn disabled_and_skipped_rules_are_not_asked() {
     let mut off = ask(server.config(), json!({}));
     (off["name"], off["disabled"]) = (json!("off"), json!(true));
     scope
-        .ruled("web", json!([ask(server.config(), json!({})), off]))
+        .create_rule("web", json!([ask(server.config(), json!({})), off]))
         .await;
     let skip = json!({operating::api::keys::SKIP_RULE_CONDITIONS: r#"{"skipRules":["ask"]}"#});
     scope
@@ -206,7 +206,7 @@ async fn operation_without_its_type_blocks_no_other() {
     let scope = Bed::shared().await.scope("untyped").await;
     let pods = scope.deployed("web", 2).await;
     let budget = json!({"name": "budget", "availablePolicy": {"maxUnavailableValue": 1}});
-    scope.ruled("web", json!([budget])).await;
+    scope.create_rule("web", json!([budget])).await;
     scope.until_at_rest("web", 2).await;
     let (operating, type_) = (Family::Operating.key("x1"), Family::OperationType.key("x1"));
     let begin = json!({operating: "1"});
@@ -237,7 +237,7 @@ async fn refused_pods_do_not_block_calls_for_other_pods() {
     let pods = scope.deployed("web", 6).await;
     let budget = json!({"name": "budget", "availablePolicy": {"maxUnavailableValue": 1}});
     scope
-        .ruled("web", json!([budget, ask(server.config(), json!({}))]))
+        .create_rule("web", json!([budget, ask(server.config(), json!({}))]))
         .await;
     scope.begin_under_rule("web", &pods[0], "x").await;
     for pod in &pods[1..] {

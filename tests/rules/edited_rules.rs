@@ -22,7 +22,7 @@ async fn editing_a_neighbour_keeps_answers_and_tasks() {
         check,
         ask(server.polled(json!({"timeoutSeconds": 600})), json!({}))
     ]);
-    scope.ruled("web", rules).await;
+    scope.create_rule("web", rules).await;
     scope.begin_under_rule("web", &pods[0], "x").await;
     scope.until_reason("web", &pods[0], "ask", "at work").await;
     for round in 0..5 {
@@ -48,7 +48,7 @@ async fn editing_the_rule_itself_voids_its_answers() {
         server.polled(json!({"timeoutSeconds": 600})),
         json!({})
     )]);
-    scope.ruled("web", rules).await;
+    scope.create_rule("web", rules).await;
     scope.begin_under_rule("web", &pods[0], "x").await;
     scope
         .until_status("web", "a task", |s: &RuleStatus| {

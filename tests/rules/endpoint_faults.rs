@@ -113,7 +113,7 @@ async fn ignored_failures_pass_and_stay_in_the_history() {
 
 /// See contract Q7, contract Q11: the endpoint is absent, is not trusted, or does not answer.
 #[tokio::test]
-async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
+async fn endpoints_that_cannot_be_reached_or_trusted_hold() {
     let bed = Bed::shared().await;
     let scope = bed.scope("unreachable").await;
     let (server, stranger) = (RuleServer::passing().await, RuleServer::passing().await);

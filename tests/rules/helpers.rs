@@ -56,7 +56,7 @@ pub trait RuleScope {
     async fn deployed(&self, app: &str, count: usize) -> Vec<String>;
 
     /// Creates a rule object over `app=<app>` with the name `app`.
-    async fn ruled(&self, app: &str, rules: Value);
+    async fn create_rule(&self, app: &str, rules: Value);
 
     /// Waits until a rule reports a reason that contains `text` for a Pod in PreCheck.
     async fn until_reason(&self, object: &str, pod: &str, rule: &str, text: &str);
@@ -85,7 +85,7 @@ impl RuleScope for Scope {
         names(&self.all_available(&format!("app={app}"), count).await)
     }
 
-    async fn ruled(&self, app: &str, rules: Value) {
+    async fn create_rule(&self, app: &str, rules: Value) {
         self.try_rule(app, spec(app, rules)).await.unwrap();
     }
 

@@ -32,7 +32,9 @@ async fn failing_polls_let_no_other_pod_pass_unasked() {
         scope.pod(name, labels).await;
         scope.until_idle(name).await;
     }
-    scope.ruled("web", json!([ask(config, ignoring())])).await;
+    scope
+        .create_rule("web", json!([ask(config, ignoring())]))
+        .await;
     scope.begin_under_rule("web", "long", "x").await;
     wait::until("polls that fail", async || server.polls().len() > 6).await;
     scope.begin("late", "x").await.unwrap();
@@ -75,7 +77,7 @@ async fn ignored_pass_shows_in_event_condition_and_metric() {
     let server = RuleServer::start(|_| Reply::Raw(500, "", String::new())).await;
     let pods = scope.deployed("web", 1).await;
     scope
-        .ruled("web", json!([ask(server.config(), ignoring())]))
+        .create_rule("web", json!([ask(server.config(), ignoring())]))
         .await;
     scope.begin_under_rule("web", &pods[0], "x").await;
     scope.until_past_precheck(&pods[0], "x").await;

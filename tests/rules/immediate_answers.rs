@@ -21,7 +21,7 @@ async fn endpoint_is_called_once_per_pod_and_passes_it() {
     let scope = Bed::shared().await.scope("asked").await;
     let pods = scope.deployed("web", 6).await;
     scope
-        .ruled("web", json!([ask(server.config(), json!({}))]))
+        .create_rule("web", json!([ask(server.config(), json!({}))]))
         .await;
     for pod in &pods {
         let begun = scope.begin(pod, "x").await.unwrap();
@@ -52,12 +52,12 @@ async fn endpoint_is_called_once_per_pod_and_passes_it() {
 
 /// See contract Q12: an answer counts only for the operation that the call was about.
 #[tokio::test]
-async fn an_old_answer_is_never_used_for_a_new_operation() {
+async fn old_answer_is_never_used_for_new_operation() {
     let server = RuleServer::passing().await;
     let scope = Bed::shared().await.scope("anew").await;
     let pods = scope.deployed("web", 1).await;
     scope
-        .ruled("web", json!([ask(server.config(), json!({}))]))
+        .create_rule("web", json!([ask(server.config(), json!({}))]))
         .await;
     for round in 1..=2 {
         scope.begin(&pods[0], "x").await.unwrap();
@@ -79,7 +79,7 @@ async fn refusal_passes_pods_that_it_names_and_is_retried() {
     let scope = Bed::shared().await.scope("refused").await;
     let pods = scope.deployed("web", 3).await;
     scope
-        .ruled(
+        .create_rule(
             "web",
             json!([ask(server.config(), json!({"failurePolicy": "Fail"}))]),
         )
@@ -127,7 +127,7 @@ async fn parameters_are_taken_from_the_pod() {
     ]);
     let rule = json!({"name": "ask", "stage": "PreCheck",
         "webhook": {"clientConfig": server.config(), "parameters": parameters}});
-    scope.ruled("web", json!([rule])).await;
+    scope.create_rule("web", json!([rule])).await;
     scope.begin("web", "x").await.unwrap();
     scope.until_past_precheck("web", "x").await;
     let asked = &server.asked()[0];
@@ -147,7 +147,7 @@ async fn idle_rules_cause_no_calls_or_writes() {
         ask(server.config(), json!({})),
         {"name": "fit", "labelCheck": {"requires": {"matchLabels": {"fit": "yes"}}}},
     ]);
-    scope.ruled("web", rules).await;
+    scope.create_rule("web", rules).await;
     scope.label(&pods[0], json!({"fit": "yes"})).await.unwrap();
     for pod in &pods {
         scope.begin(pod, "x").await.unwrap();
@@ -202,7 +202,7 @@ async fn second_webhook_rule_is_asked_after_the_first_passes() {
     let mut other = ask(second.config(), json!({}));
     other["name"] = json!("then");
     scope
-        .ruled("web", json!([ask(first.config(), json!({})), other]))
+        .create_rule("web", json!([ask(first.config(), json!({})), other]))
         .await;
     scope.begin(&pods[0], "x").await.unwrap();
     scope.until_reason("web", &pods[0], "ask", "closed").await;

@@ -21,7 +21,7 @@ async fn pod_with_required_labels_passes_in_its_begin_request() {
     let scope = Bed::shared().await.scope("labels").await;
     let pods = scope.deployed("web", 2).await;
     scope
-        .ruled("web", json!([check("fit", "fit", json!({}))]))
+        .create_rule("web", json!([check("fit", "fit", json!({}))]))
         .await;
     scope
         .until_status("web", "observedGeneration 1", |s: &RuleStatus| {
@@ -65,7 +65,7 @@ async fn post_check_holds_the_way_back() {
     let scope = Bed::shared().await.scope("labels-after").await;
     let pods = scope.deployed("web", 1).await;
     let rule = check("done", "done", json!({"stage": "PostCheck"}));
-    scope.ruled("web", json!([rule])).await;
+    scope.create_rule("web", json!([rule])).await;
     scope
         .until_status("web", "observedGeneration 1", |s: &RuleStatus| {
             s.observed_generation == 1
@@ -94,7 +94,7 @@ async fn filter_disabled_and_the_skip_annotation_let_pass() {
         check("off", "b", json!({"disabled": true})),
         check("skipped", "c", json!({})),
     ]);
-    scope.ruled("web", rules).await;
+    scope.create_rule("web", rules).await;
     scope
         .until_status("web", "observedGeneration 1", |s: &RuleStatus| {
             s.observed_generation == 1
@@ -134,7 +134,7 @@ async fn rules_apply_only_to_their_namespace() {
         scope.until_idle("web").await;
     }
     ruled_namespace
-        .ruled("web", json!([check("fit", "fit", json!({}))]))
+        .create_rule("web", json!([check("fit", "fit", json!({}))]))
         .await;
     ruled_namespace
         .until_status("web", "observedGeneration 1", |s: &RuleStatus| {
@@ -154,7 +154,7 @@ async fn pods_that_details_leave_out_are_counted_by_reason() {
     let scope = Bed::shared().await.scope("labels-many").await;
     let pods = scope.deployed("web", PODS).await;
     scope
-        .ruled("web", json!([check("fit", "fit", json!({}))]))
+        .create_rule("web", json!([check("fit", "fit", json!({}))]))
         .await;
     scope
         .until_status("web", "observedGeneration 1", |s: &RuleStatus| {

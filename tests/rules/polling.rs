@@ -25,18 +25,20 @@ async fn polled_pods(scope: &Scope, server: &RuleServer, count: usize) -> Vec<St
     let pods = scope.deployed("web", count).await;
     let config = server.polled(json!({"timeoutSeconds": 3600}));
     let rule = ask(config, json!({"failurePolicy": "Fail"}));
-    scope.ruled("web", json!([rule])).await;
+    scope.create_rule("web", json!([rule])).await;
     pods
 }
 
 #[tokio::test]
-async fn a_task_is_polled_until_all_have_passed() {
+async fn task_is_polled_until_all_have_passed() {
     let server = RuleServer::start(running).await;
     let scope = Bed::shared().await.scope("polled").await;
     let pods = scope.deployed("web", 2).await;
     // See contract Q19: a URL that has a query, and an ID that must be escaped.
     let config = server.polled(json!({"url": server.url("/poll?kind=x"), "rawQueryKey": "id"}));
-    scope.ruled("web", json!([ask(config, json!({}))])).await;
+    scope
+        .create_rule("web", json!([ask(config, json!({}))]))
+        .await;
     for pod in &pods {
         scope.begin(pod, "x").await.unwrap();
     }
@@ -80,7 +82,9 @@ async fn stopped_and_endless_tasks_are_requested_anew() {
     let scope = Bed::shared().await.scope("stopped").await;
     let pods = scope.deployed("web", 1).await;
     let config = server.polled(json!({"timeoutSeconds": 3}));
-    scope.ruled("web", json!([ask(config, json!({}))])).await;
+    scope
+        .create_rule("web", json!([ask(config, json!({}))]))
+        .await;
     scope.begin(&pods[0], "x").await.unwrap();
     scope
         .until_status("web", "a task that timed out", |s: &RuleStatus| {

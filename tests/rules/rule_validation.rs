@@ -104,10 +104,10 @@ async fn rule_creation_calls_no_endpoint() {
     let scope = Bed::shared().await.scope("undialled").await;
     let server = RuleServer::passing().await;
     scope
-        .ruled("web", json!([ask(server.config(), json!({}))]))
+        .create_rule("web", json!([ask(server.config(), json!({}))]))
         .await;
     scope
-        .ruled(
+        .create_rule(
             "down",
             json!([ask(json!({"url": "https://localhost:1/"}), json!({}))]),
         )

@@ -129,7 +129,7 @@ async fn client_with_endless_head_is_disconnected() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_ends_its_body_gets_a_408() {
+async fn client_that_never_ends_its_body_gets_408() {
     let rig = rig(impatient()).await;
     let mut stream = rig.tls().await;
     let head = "POST /pods HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"request\":";

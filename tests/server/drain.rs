@@ -85,7 +85,7 @@ async fn draining_under_load_fails_no_review() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_ends_at_the_stop() {
+async fn idle_connection_ends_at_stop() {
     let rig = rig(Limits::default()).await;
     let mut sender = rig.h1().await;
     let answer = sender
@@ -98,7 +98,7 @@ async fn an_idle_connection_ends_at_the_stop() {
 }
 
 #[tokio::test]
-async fn the_drain_deadline_cuts_what_hangs() {
+async fn drain_deadline_cuts_what_hangs() {
     let rig = rig(Limits::default()).await;
     let mut sender = rig.h1().await;
     let hanging = tokio::spawn(async move {

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::rig::{call, review, rig, verdict};
 
 #[tokio::test]
-async fn a_panic_answers_its_review_and_kills_nothing() {
+async fn panic_answers_its_review_and_kills_nothing() {
     let rig = rig(Limits::default()).await;
     let mut sender = rig.h1().await;
     let mut ask = async |name: &str| {
@@ -38,7 +38,7 @@ async fn a_panic_answers_its_review_and_kills_nothing() {
 }
 
 #[tokio::test]
-async fn the_deadline_of_the_api_server_is_kept() {
+async fn deadline_of_api_server_is_kept() {
     let rig = rig(Limits::default()).await;
     let mut sender = rig.h1().await;
     let late = sender
@@ -98,7 +98,7 @@ async fn overload_is_shed_and_passes() {
 }
 
 #[tokio::test]
-async fn a_caller_that_hangs_up_frees_its_place() {
+async fn caller_that_hangs_up_frees_its_place() {
     let rig = rig(Limits {
         reviews: 1,
         ..Limits::default()

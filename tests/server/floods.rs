@@ -135,7 +135,7 @@ async fn strangers_of_many_addresses_give_way() {
 
 /// A review in flight already limits its connection.
 #[tokio::test]
-async fn a_review_being_decided_keeps_its_connection_in_a_flood() {
+async fn review_being_decided_keeps_its_connection_in_flood() {
     let rig = Arc::new(rig(patient()).await);
     let mut sender = h1(&rig, STRANGER).await;
     let hanging = tokio::spawn(async move {
@@ -157,7 +157,7 @@ async fn a_review_being_decided_keeps_its_connection_in_a_flood() {
 /// A connection without an accepted call ends after seconds; with an accepted call it lasts as long as API servers keep
 /// connections.
 #[tokio::test]
-async fn a_connection_idles_long_only_after_an_accepted_call() {
+async fn connection_idles_long_only_after_accepted_call() {
     let rig = rig(Limits {
         unproven_idle: Duration::from_millis(20),
         unproven_calm: 0,

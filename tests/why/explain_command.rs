@@ -115,7 +115,7 @@ fn with(review: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_deletion_passes_while_the_budget_has_room() {
+fn deletion_passes_while_budget_has_room() {
     let output = desk(3).explain(&with("delete.json"));
     assert_eq!(
         (output.code, output.err.as_str()),
@@ -135,7 +135,7 @@ fn a_deletion_passes_while_the_budget_has_room() {
 }
 
 #[test]
-fn a_deletion_is_denied_in_the_words_of_the_server() {
+fn deletion_is_denied_with_text_of_server() {
     let desk = desk(2);
     let output = desk.explain(&with("delete.json"));
     assert_eq!(output.code, Some(1), "{output:?}");
@@ -199,7 +199,7 @@ fn missing_pods_of_a_workload_use_the_budget_up() {
 }
 
 #[test]
-fn an_eviction_is_decided_by_its_pod_in_the_files() {
+fn eviction_is_decided_by_its_pod_in_files() {
     let desk = desk(2);
     let eviction =
         json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": "web-0" } });
@@ -227,7 +227,7 @@ fn an_eviction_is_decided_by_its_pod_in_the_files() {
 }
 
 #[test]
-fn the_begin_of_an_operation_is_mutated_and_then_validated() {
+fn begin_of_operation_is_mutated_and_then_validated() {
     for (serving, phase) in [(3, Family::Preparing), (2, Family::PreCheck)] {
         let desk = desk(serving);
         let old = pod("web-0", true);
@@ -384,7 +384,7 @@ fn unusable_input_is_named_with_file_place_and_field() {
 
 /// The error names the line if the object is a document of its own.
 #[test]
-fn a_wrong_type_is_named_with_its_line() {
+fn wrong_type_is_named_with_its_line() {
     let desk = desk(2);
     desk.put(
         "rules.yaml",

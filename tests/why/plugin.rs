@@ -87,7 +87,7 @@ async fn pods_under_zero_budget(pods: &[&str]) -> Scope {
 }
 
 #[tokio::test]
-async fn a_wait_is_explained_with_rule_figures_and_holders() {
+async fn wait_is_explained_with_rule_figures_and_holders() {
     let bed = bed().await;
     let scope = bed.scope("why").await;
     for pod in ["web-0", "web-1", "web-2"] {
@@ -351,7 +351,7 @@ async fn budgets_are_listed_the_tightest_first() {
 }
 
 #[tokio::test]
-async fn a_watch_shows_changes_and_ends_with_the_pod() {
+async fn watch_shows_changes_and_ends_with_pod() {
     let bed = bed().await;
     let scope = pods_under_zero_budget(&["web-0"]).await;
     let dir = plugin();

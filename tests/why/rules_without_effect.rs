@@ -168,7 +168,7 @@ async fn rule_made_before_its_pods_is_enforced_and_unmatched() {
 }
 
 #[tokio::test]
-async fn filter_that_matches_no_selected_pod_warns_and_says_so() {
+async fn filter_that_matches_no_selected_pod_is_warned_of() {
     let bed = bed().await;
     let scope = bed.scope("filtered").await;
     scope.deploy("web", 2, json!({})).await;

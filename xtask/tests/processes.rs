@@ -102,7 +102,7 @@ fn start_owner(command: &mut Command, name: &str, file: &str) -> (Child, PathBuf
 }
 
 #[test]
-fn a_killed_owner_takes_all_processes_with_it() {
+fn killed_owner_takes_all_processes_with_it() {
     let (child, dir) = run_plane(&format!("killed-{}", std::process::id()));
     kill_and_see(child, &dir);
 }
@@ -121,7 +121,7 @@ fn kill_and_see(mut owner: Child, dir: &Path) {
 const OWNER: &str = "OPERATING_TEST_OWNER";
 
 #[test]
-fn a_killed_owner_takes_a_frozen_api_server_with_it() {
+fn killed_owner_takes_frozen_api_server_with_it() {
     let name = format!("frozen-{}", std::process::id());
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -151,7 +151,7 @@ async fn owner_that_freezes_its_api_server() {
 }
 
 #[test]
-fn an_interrupted_owner_cleans_up() {
+fn interrupted_owner_cleans_up() {
     let (mut child, dir) = run_plane(&format!("interrupted-{}", std::process::id()));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
@@ -161,7 +161,7 @@ fn an_interrupted_owner_cleans_up() {
 }
 
 #[tokio::test]
-async fn a_dropped_plane_is_gone() {
+async fn dropped_plane_is_gone() {
     let plane = Plane::start(Options::default()).await.unwrap();
     let logs = plane.logs();
     let dir = logs.parent().unwrap();

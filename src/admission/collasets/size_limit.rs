@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_collaset_is_refused_and_a_small_one_judged() {
+    fn large_collaset_is_refused_and_small_one_judged() {
         let small = object(100, "a");
         assert!(check_review_size(&request(&small, &Value::Null), 1_000).is_none());
         let large = object(1_000, "a");

@@ -1,5 +1,6 @@
 //! Writes the messages for operations that are denied: the rule, the used budget and its limit, the Pods that use the
-//! budget, and what to do.
+//! budget, and what to do. `pods/validate/update.rs` has the messages about forbidden changes of a Pod, and
+//! `domain/messages.rs` the words that several messages share.
 
 use jiff::Timestamp;
 

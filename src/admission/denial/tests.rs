@@ -17,7 +17,7 @@ fn describe(pod: &str, why: DenyReason) -> String {
 }
 
 #[test]
-fn a_full_budget_is_named_with_numbers_holders_and_remedy() {
+fn full_budget_is_named_with_numbers_holders_and_remedy() {
     let now: Timestamp = "2026-01-01T00:05:00Z".parse().unwrap();
     let why = DenyReason::Full {
         used: 3,

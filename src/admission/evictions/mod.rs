@@ -16,7 +16,7 @@ use super::{denial, exempt, graceful_deletion, own_requests, rule_check};
 use crate::api_request;
 use crate::cluster::{disruption_budgets, pod_requests};
 use crate::domain::deletion::DeletionOptions;
-use crate::domain::disruptionbudget::EvictionRefusal;
+use crate::domain::disruption_budget::EvictionRefusal;
 use crate::domain::lifecycle::is_held_offline;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{DenyReason, Disruption};

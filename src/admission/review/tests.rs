@@ -198,7 +198,7 @@ fn answer(verdict: &Verdict) -> Value {
 }
 
 #[test]
-fn an_allowing_answer_is_minimal() {
+fn allowing_answer_is_minimal() {
     assert_eq!(
         answer(&Verdict::allow()),
         json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
@@ -226,7 +226,7 @@ fn patch_is_base64_json_and_empty_patch_is_omitted() {
 }
 
 #[test]
-fn a_denial_carries_a_whole_status() {
+fn denial_carries_whole_status() {
     let verdict = Verdict::deny(429, "TooManyRequests", "3 of 3 in use")
         .with_warning("a\nb\u{7}c")
         .with_audit("decision", "held");

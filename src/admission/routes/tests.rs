@@ -623,7 +623,7 @@ fn rule_is_sent_on_create_and_spec_change() {
 }
 
 #[test]
-fn the_namespace_controller_is_never_held() {
+fn namespace_controller_is_never_held() {
     let controller = "system:serviceaccount:kube-system:namespace-controller";
     let pod = pod(json!({}));
     let condition = Condition::NotNamespaceController;

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_absent_is_added() {
+    fn defaults_are_added_only_to_absent_fields() {
         let all = json!({ "podUpgradePolicy": "InPlaceIfPossible", "rollingUpdate": { "byPartition": {} } });
         for (update, want) in [
             (json!(null), all.clone()),

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_absent_is_added() {
+    fn defaults_are_added_only_to_absent_fields() {
         let object = json!({ "spec": { "rules": [
             { "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } },
             { "name": "b", "webhook": { "clientConfig": { "url": "u", "poll": { "url": "p" } } } },

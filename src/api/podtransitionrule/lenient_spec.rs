@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn selector_that_can_not_be_read_is_none() {
+    fn selector_that_cannot_be_read_is_none() {
         for (stored, field) in [
             (
                 json!({ "selector": { "matchLabels": { "app": 1 } }, "rules": [] }),

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_names_the_field_the_value_and_the_remedy() {
+    fn line_names_field_value_and_remedy() {
         let mut errors = FieldErrors::from(
             FieldError::new("name", "a\"b\n", "must be plain").under_parent("spec.rules[0]"),
         );
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_errors_are_kept_and_shown() {
+    fn one_hundred_errors_are_kept_and_shown() {
         let mut errors = FieldErrors::default();
         errors
             .extend((0..150).map(|n| FieldError::missing_field(format!("a[{n}]"), "is required")));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_beyond_the_hundredth_are_compared() {
+    fn errors_beyond_display_limit_are_still_compared() {
         let wrong = |range: std::ops::Range<usize>, errors: &mut FieldErrors| {
             errors
                 .extend(range.map(|n| FieldError::missing_field(format!("a[{n}]"), "is required")));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_cut() {
+    fn long_value_is_cut() {
         let error = FieldError::new("a", &"é".repeat(200), "is long");
         assert_eq!(
             error.to_string(),

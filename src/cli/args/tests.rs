@@ -81,7 +81,7 @@ fn why(args: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn a_pod_is_named_as_for_kubectl() {
+fn pod_is_named_as_for_kubectl() {
     for args in [
         &["pod/web-1"][..],
         &["pods/web-1"],

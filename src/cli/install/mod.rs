@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ca_file_must_hold_a_certificate() {
+    fn ca_file_must_hold_certificate() {
         assert_eq!(read_ca(None).unwrap(), None);
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("ca.pem");

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_conflict_is_tried_again_and_a_refusal_is_not() {
+    async fn conflict_is_tried_again_and_refusal_is_not() {
         let calls = Cell::new(0);
         let answer = retry_request("apply x", || async {
             calls.set(calls.get() + 1);

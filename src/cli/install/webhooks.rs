@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_entries_go_and_ours_stay() {
+    fn foreign_entries_are_removed_and_own_entries_stay() {
         let desired = json!({"webhooks": [entry("a", json!({})), entry("b", json!({}))]});
         let found = json!({"webhooks": [
             entry("mutating-pod.apps.kusionstack.io", json!({})), entry("a", json!({"caBundle": "x"})),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_read_names_the_remedy() {
+    fn failed_read_names_remedy() {
         assert!(message(403, "pods").contains("kubectl auth can-i list pods -n shop"));
         assert!(message(404, "podtransitionrules").contains("operating install"));
         assert!(message(401, "pods").contains("--context"));

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_found_by_its_present_controller() {
+    fn object_is_found_by_its_present_controller() {
         let store = ObjectCache::default();
         store.apply(key("a", "1", 5), Some(5));
         assert_eq!(store.controlled_by("n", "").len(), 1);

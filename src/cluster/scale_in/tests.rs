@@ -220,7 +220,7 @@ fn long_held_pod_may_lapse_to_another_pod() {
 }
 
 #[test]
-fn no_more_pods_begin_than_are_too_many() {
+fn no_more_pods_begin_than_surplus() {
     let new = chosen("new", true, 1);
     let pods = [
         waiting(chosen("held", true, 400), 400),

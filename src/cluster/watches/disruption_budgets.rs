@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::cluster::caches::Caches;
 use crate::cluster::watch::{UnreadableObjects, WatchSink};
-use crate::domain::disruptionbudget::DisruptionBudget;
+use crate::domain::disruption_budget::DisruptionBudget;
 
 pub(super) struct DisruptionBudgetSink(pub(super) Caches);
 

@@ -26,7 +26,7 @@ use super::watch_health::MonitoredSink;
 use super::watch_trust;
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::domain::disruptionbudget::DisruptionBudget;
+use crate::domain::disruption_budget::DisruptionBudget;
 use crate::domain::pod::Pod;
 use crate::tasks::Supervisor;
 

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_adds_or_removes_this_set_alone() {
+    fn patch_adds_or_removes_only_this_set() {
         let mut set = CollaSet::default();
         set.metadata.name = Some("web".into());
         set.metadata.uid = Some("1".into());

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_that_hold_the_same_take_turns() {
+    fn namespaces_with_equally_many_permits_take_turns() {
         let pool = Arc::<CallPermits>::default();
         let full: Vec<_> = (0..10)
             .map(|n| flood(&pool, &format!("full-{n}"), 40).0)

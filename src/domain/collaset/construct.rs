@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_created_again_is_completing() {
+    fn pod_that_is_created_again_is_completing() {
         let labels = made(&set("Random"), false)["metadata"]["labels"].clone();
         assert_eq!(labels[keys::COMPLETING], "99");
         assert_eq!(labels.get(keys::CREATING), None);

@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(remaining.pool, None);
     }
     #[test]
-    fn pod_is_not_deleted_while_that_can_not_be_noted() {
+    fn pod_is_not_deleted_while_that_cannot_be_noted() {
         let pool = |marks: &[(&str, &str)]| InstancePool {
             contexts: vec![entry(0, marks)],
             ..InstancePool::default()

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disruption_budget_holds_as_the_api_server_does() {
+    fn disruption_budget_holds_as_api_server_does() {
         let (up, down) = (pod(true, json!({})), pod(false, json!({})));
         let holds = |budget: PodDisruptionBudget, pod: &Pod| {
             let facts = disruption_budget_facts(&[budget], pod);

@@ -775,3 +775,26 @@ fn pod_waiting_for_label_is_not_ahead_in_queue() {
         "{text}"
     );
 }
+
+#[test]
+fn summary_names_disruption_budgets_that_refuse_evictions() {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let budget = |name: &str| {
+        let object =
+            json!({ "metadata": { "name": name, "namespace": "n" }, "spec": { "selector": {} } });
+        serde_json::from_value(object).unwrap()
+    };
+    observed.context.disruption_budgets = vec![budget("a"), budget("b")];
+    let refused = "an eviction is refused by PodDisruptionBudgets a, b";
+    assert_eq!(
+        diagnose(&observed).summary,
+        format!("Pod web-0 is available, and may be deleted; {refused}")
+    );
+    observed.rules.clear();
+    assert_eq!(
+        diagnose(&observed).summary,
+        format!(
+            "Pod web-0 is available, and no PodTransitionRule of namespace n selects it; {refused}"
+        )
+    );
+}

@@ -28,7 +28,7 @@ fn before() -> Pod {
 }
 
 #[test]
-fn an_image_or_a_resize_that_restarts_is_a_change() {
+fn image_or_resize_that_restarts_counts_as_change() {
     let old = before();
     assert_eq!(in_place_restart(&old, &old), None);
     let image = in_place_restart(&old, &pod("a:2", "1Gi", "run-1", "a:1")).unwrap();
@@ -92,7 +92,7 @@ fn change_ends_when_every_container_restarted() {
 }
 
 #[test]
-fn a_run_of_the_old_image_may_be_a_crash() {
+fn run_of_old_image_may_be_crash() {
     let after = pod("a:2", "1Gi", "run-2", "a:1");
     let image = in_place_restart(&before(), &after).unwrap();
     assert_eq!(

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_null_labels_object_is_created() {
+    fn missing_or_null_labels_object_is_created() {
         let expected = json!({"metadata": {"labels": {"a.io/x": "1"}}});
         assert_eq!(applied(json!({"metadata": {}})), expected);
         assert_eq!(applied(json!({"metadata": {"labels": null}})), expected);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merge_patch_removes_by_null() {
+    fn merge_patch_removes_by_null() {
         assert_eq!(
             patch().to_merge_patch(),
             json!({"a.io/x": "1", "b~c": null})

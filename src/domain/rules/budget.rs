@@ -1,4 +1,5 @@
-//! Computes the budgets of rules with an `availablePolicy`.
+//! Computes the budgets of rules with an `availablePolicy`. The ledger decides about claims by these numbers, in
+//! `ledger/commit/decide.rs`.
 
 use serde::{Serialize, Serializer};
 
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stricter_bound_wins() {
+    fn stricter_bound_wins() {
         let both = limits(Some(IntOrPercent::Int(5)), Some(IntOrPercent::Int(8)));
         assert_eq!(both.desired(10), 8);
     }

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strictest_rule_decides() {
+    fn strictest_rule_decides() {
         let always = || rules(Some("AlwaysAllow"), false);
         let healthy = || rules(Some("IfHealthyBudget"), false);
         assert_eq!(

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_counts_for_this_operation_and_generation_only() {
+    fn verdict_counts_for_this_operation_and_generation_only() {
         let waiting = pod(json!({
             "fit": "yes", Family::PreCheck.key("x"): "7", Family::OperationType.key("x"): "t",
         }));

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_shows_what_was_counted() {
+    fn text_shows_what_was_counted() {
         let exposition = Exposition::default();
         let metrics = ServerMetrics::register(&exposition);
         let labels = ReviewLabels {

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_covers_sources_flags_and_toolchain_and_nothing_else() {
+    fn key_covers_sources_flags_and_toolchain_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("main.go"), "package main").unwrap();
         fs::write(dir.path().join("go.mod"), "module x").unwrap();
@@ -286,14 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_go_names_the_remedy() {
+    fn missing_go_names_remedy() {
         let error = output(&mut Command::new("go-that-is-nowhere")).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("install Go 1.26"), "{text}");
     }
 
     #[test]
-    fn a_failed_build_shows_the_end_of_the_output() {
+    fn failed_build_shows_end_of_output() {
         let mut sh = Command::new("sh");
         sh.args([
             "-c",

@@ -176,7 +176,7 @@ fn every_voluntary_second_loss_is_a_violation() {
 }
 
 #[test]
-fn a_lost_pod_counts_as_missing_after_the_leniency() {
+fn lost_pod_counts_as_missing_after_leniency() {
     let mut history = History::of_three();
     history.then("Pod", "a", not_ready());
     let mut at_once = History {
@@ -208,7 +208,7 @@ fn scale_up_counts_after_leniency_scale_down_immediately() {
 }
 
 #[test]
-fn a_replica_set_of_a_deployment_asks_for_nothing() {
+fn replica_set_of_deployment_asks_for_nothing() {
     let mut history = History::of_three();
     let empty = json!({
         "metadata": {"ownerReferences": [owner("web")]},
@@ -277,14 +277,14 @@ fn early_return(operation: bool) -> Judgement {
 }
 
 #[test]
-fn a_pending_restart_counts_as_missing_whoever_asked_for_it() {
+fn pending_restart_counts_as_missing_whoever_asked_for_it() {
     for operation in [false, true] {
         assert_eq!(early_return(operation).violations.len(), 1, "{operation}");
     }
 }
 
 #[test]
-fn a_label_that_goes_after_a_flap_is_no_request() {
+fn label_removed_after_lost_readiness_is_no_disruption() {
     let available = "/metadata/labels/podopslifecycle.kusionstack.io~1service-available";
     let mut history = History::of_three();
     // Ready is lost and regained, and the leader takes the label off late.

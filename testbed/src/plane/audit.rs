@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_is_an_error_that_names_it() {
+    fn error_names_broken_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         std::fs::write(&path, "{\"verb\":\n").unwrap();

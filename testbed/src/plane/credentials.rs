@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_kubeconfig_reads_back() {
+    fn written_kubeconfig_reads_back() {
         let dir = tempfile::tempdir().unwrap();
         let (ca, path) = (dir.path().join("ca"), dir.path().join("kubeconfig"));
         fs::write(&ca, "pem").unwrap();

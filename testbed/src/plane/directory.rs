@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sweep_takes_what_no_process_holds() {
+    fn sweep_takes_what_no_process_holds() {
         let root = tempfile::tempdir().unwrap();
         let (dead, alive, foreign) = (
             root.path().join("dead"),

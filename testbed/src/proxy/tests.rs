@@ -133,7 +133,7 @@ async fn every_nth_matching_request_fails_without_effect() {
 }
 
 #[tokio::test]
-async fn an_error_reads_as_the_api_servers_own() {
+async fn error_reads_as_api_servers_own() {
     let (_upstream, proxy, client) = start().await;
     proxy.set(Fault::new(Effect::Answer(StatusCode::TOO_MANY_REQUESTS)));
     let request = Request::get("/a").body(Vec::new()).unwrap();
@@ -148,7 +148,7 @@ async fn an_error_reads_as_the_api_servers_own() {
 }
 
 #[tokio::test]
-async fn a_request_whose_reply_is_lost_was_carried_out() {
+async fn request_whose_reply_is_lost_was_carried_out() {
     let (upstream, proxy, client) = start().await;
     proxy.set(Fault::new(Effect::LoseReply));
     ask(&client, Method::PATCH, "/a").await.unwrap_err();
@@ -156,7 +156,7 @@ async fn a_request_whose_reply_is_lost_was_carried_out() {
 }
 
 #[tokio::test]
-async fn a_delayed_answer_comes_no_earlier() {
+async fn delayed_answer_comes_no_earlier() {
     let (_upstream, proxy, client) = start().await;
     let delay = Duration::from_millis(50);
     proxy.set(Fault::new(Effect::Delay(delay)));
@@ -184,7 +184,7 @@ async fn what_is_frozen_goes_on_when_the_fault_is_lifted() {
 }
 
 #[tokio::test]
-async fn a_watch_streams_and_can_be_frozen_midway() {
+async fn watch_streams_and_can_be_frozen_midway() {
     let (upstream, proxy, client) = start().await;
     let answer = ask(&client, Method::GET, "/a?watch=true").await.unwrap();
     let mut events = answer.into_body().into_data_stream();

@@ -222,7 +222,7 @@ impl Scope {
     /// Waits until a Pod is gone.
     pub async fn until_gone(&self, pod: &Pod) {
         let name = pod.name_any();
-        wait::until(&format!("{name} to go"), async || {
+        wait::until(&format!("{name} to be deleted"), async || {
             let found = self.pods().get_opt(&name).await;
             found.is_ok_and(|p| p.is_none_or(|p| p.metadata.uid != pod.metadata.uid))
         })
@@ -257,7 +257,7 @@ impl Scope {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let delete = DeleteParams::default();
         namespaces.delete(&self.namespace, &delete).await.unwrap();
-        wait::until("the namespace to go", async || {
+        wait::until("the namespace to be deleted", async || {
             let found = namespaces.get_opt(&self.namespace).await;
             found.is_ok_and(|n| n.is_none())
         })

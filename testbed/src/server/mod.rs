@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_the_documented_one() {
+    fn command_line_equals_documented_one() {
         let endpoints = Endpoints {
             listen: "127.0.0.1:9443".to_owned(),
             url: "https://localhost:9443".to_owned(),

@@ -205,7 +205,7 @@ impl<'a> World<'a> {
             propagation_policy: Some(PropagationPolicy::Orphan),
             ..DeleteParams::default()
         };
-        wait::until("the set to go", async || {
+        wait::until("the set to be deleted", async || {
             match set.api.get_opt(set.name).await {
                 Ok(None) => true,
                 Ok(Some(found)) if found.metadata.deletion_timestamp.is_none() => {

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_api_server_elsewhere_is_told_from_one_here() {
+    fn api_server_elsewhere_is_told_from_one_here() {
         for host in ["127.0.0.1", "localhost", "[::1]"] {
             assert!(is_loopback(host), "{host}");
         }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_given_url_is_listened_for_on_all_addresses() {
+    fn given_url_is_listened_for_on_all_addresses() {
         let found = endpoints(Some("https://host.example:9443")).unwrap();
         assert_eq!(found.listen, "0.0.0.0:9443");
         assert_eq!(found.url, "https://host.example:9443");

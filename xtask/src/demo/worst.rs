@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_moment_is_kept_when_the_pods_are_back() {
+    fn worst_moment_is_kept_when_pods_are_back() {
         let mut changes = vec![change("a", 1, Some(true)), change("b", 2, Some(true))];
         assert_eq!(worst(&changes, 2, 0), 0);
         changes.push(change("a", 3, Some(false)));

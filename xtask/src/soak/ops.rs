@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_operations_every_time() {
+    fn seed_gives_same_operations_every_time() {
         assert_eq!(sequence(7, 500), sequence(7, 500));
         assert_eq!(sequence(7, 500)[..100], sequence(7, 100));
         assert_ne!(sequence(7, 100), sequence(8, 100));

@@ -269,7 +269,7 @@ fn collaset_name_leaves_room_for_derived_names() {
 }
 
 #[test]
-fn the_selector_is_well_formed_and_matches_the_template() {
+fn selector_is_well_formed_and_matches_template() {
     for selector in [
         json!({ "matchLabels": null }),
         json!({ "matchLabels": null, "matchExpressions": [] }),

@@ -38,7 +38,7 @@ fn good_rules_pass() {
 }
 
 #[test]
-fn the_selector_is_required_and_well_formed() {
+fn selector_is_required_and_well_formed() {
     let missing = "spec.selector: is required: write {} to select every Pod of the namespace";
     assert_eq!(errors(json!({})), [missing]);
     assert_eq!(

@@ -56,7 +56,7 @@ fn pod_tells_the_deployment_behind_a_deleted_replica_set() {
 }
 
 #[test]
-fn pods_of_a_deleted_deployment_are_not_cared_for() {
+fn pods_of_deleted_deployment_have_no_living_owner() {
     let mut known = Workloads::default();
     let (set, pod) = (Uid::from("set"), pod("7f9", "web"));
     known.put_workload(&"deployment".into(), deployment("web"));

@@ -82,7 +82,7 @@ fn renewed_and_closing_claims_are_read_as_they_were_written() {
 }
 
 #[test]
-fn the_count_of_attempts_is_never_below_a_claim() {
+fn count_of_attempts_is_never_below_claim() {
     assert_eq!(
         claims_from_status(&claims_to_status(&claims(0, 3))),
         claims(3, 3)

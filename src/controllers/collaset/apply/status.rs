@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_written() {
+    fn only_changed_fields_of_status_are_written() {
         let a = status(json!({ "replicas": 1, "readyReplicas": 1, "currentRevision": "a" }));
         assert_eq!(set_status_patch(Some(&a), &a), None);
         let b = status(json!({ "replicas": 2, "readyReplicas": 1 }));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collision_is_counted() {
+    fn revision_collision_is_counted() {
         let current = status(json!({ "collisionCount": 2 }));
         let now = Timestamp::UNIX_EPOCH;
         let after = desired_status(

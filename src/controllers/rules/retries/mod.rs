@@ -37,9 +37,9 @@ use self::wake::{OwnerWake, ledgers_covering_owner};
 use super::super::api_calls::call_api_again;
 use super::super::{ControllerContext, RuleObjectName, headroom};
 use super::rollouts::{self, ReplicaSets};
-use crate::cluster::gauges;
 use crate::cluster::index::{IndexState, NamespaceIndex, RuleEntry};
 use crate::cluster::owner_sizes::Workload;
+use crate::cluster::rule_gauges;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::conditions;
 use crate::domain::rules::enforcement::NamespaceEnforcement;
@@ -468,7 +468,7 @@ fn held_deployment(
     replica_set: &Workload,
 ) -> Option<(ObjectReference, String)> {
     let rules = &entry.snapshot.rules;
-    let limit = gauges::rule_gauges(&context.ledgers, state, entry).limit;
+    let limit = rule_gauges::rule_gauges(&context.ledgers, state, entry).limit;
     let (deployment, cause) = rollouts::rollout_held_cause(
         namespace_index,
         replica_sets,

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spec_with_all_its_defaults_reads_as_one_without() {
+    fn spec_with_all_its_defaults_reads_as_one_without() {
         let brief = json!({ "spec": {
             "hostNetwork": true,
             "containers": [{
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pull_policy_is_that_of_the_tag() {
+    fn tag_determines_pull_policy() {
         for (image, policy) in [
             ("app", "Always"),
             ("app:latest", "Always"),

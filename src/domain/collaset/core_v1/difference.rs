@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_leads_to_the_first_difference() {
+    fn path_leads_to_first_difference() {
         let a = json!({ "spec": { "containers": [{ "name": "app", "env": [{ "name": "A", "value": "1" }] }], "x": 1 } });
         for (b, path) in [
             (

@@ -59,7 +59,7 @@ mod tests {
 
     // The FNV-1 hashes of these texts are 2166136261, 84696446 and 837857890.
     #[test]
-    fn the_hash_is_fnv_1_in_the_alphabet_of_kubernetes() {
+    fn hash_is_fnv_1_in_alphabet_of_kubernetes() {
         for (text, hash) in [
             ("", "65bb57b6b5"),
             ("a", "d8bfb88b"),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_collision_count_is_part_of_the_hash() {
+    fn collision_count_is_part_of_hash() {
         let data = json!({ "spec": {} });
         assert_eq!(hash_data(&data, None), short_hash(r#"{"spec":{}}"#));
         assert_eq!(hash_data(&data, Some(1)), short_hash(r#"{"spec":{}}1"#));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_fits_a_label_value() {
+    fn name_fits_label_value() {
         assert_eq!(revision_name("web", "bcd"), "web-bcd");
         let long = revision_name(&"a".repeat(100), "bcdfghjklm");
         assert_eq!(long.len(), 63);

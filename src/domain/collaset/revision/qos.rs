@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_class_follows_requests_and_limits_of_all_containers() {
+    fn class_follows_requests_and_limits_of_all_containers() {
         let spec = |resources: [Value; 2]| json!({ "containers": resources.map(|r| json!({ "resources": r })) });
         let full = json!({ "limits": { "cpu": "1", "memory": "1Gi" } });
         assert_eq!(

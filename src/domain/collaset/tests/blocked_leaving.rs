@@ -242,7 +242,7 @@ fn canary(replicas: i32) -> (World, Pod) {
 }
 
 #[test]
-fn canary_that_can_not_leave_keeps_its_place() {
+fn canary_that_cannot_leave_keeps_its_place() {
     for replicas in [2, 3] {
         let (mut world, pod) = canary(replicas);
         world.faults.stubborn.extend(pod.spec.pvcs.clone());

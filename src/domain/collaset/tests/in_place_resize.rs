@@ -22,7 +22,7 @@ fn is_ready(world: &World) -> bool {
 }
 
 #[test]
-fn a_pod_that_can_not_be_resized_is_made_again() {
+fn pod_that_cannot_be_resized_is_recreated() {
     let resources = |cpu: &str| resources("app:1", cpu);
     let mut world = settled(2, resources("1"));
     let before = uids(&world);

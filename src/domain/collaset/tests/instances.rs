@@ -200,7 +200,7 @@ fn failed_pod_waits_during_slow_scale_in_or_exclusion() {
 }
 
 #[test]
-fn failed_pod_that_is_named_is_the_one_that_goes() {
+fn named_failed_pod_is_scaled_in() {
     for lost in [false, true] {
         let mut world = World::on_plane(4, one_pvc_template());
         world.settle();
@@ -532,7 +532,7 @@ fn included_pod_enters_under_reserved_id_after_refused_write() {
 }
 
 #[test]
-fn new_half_of_undying_origin_belongs_to_set() {
+fn new_pod_belongs_to_set_while_origin_terminates() {
     let mut world = World::on_plane(
         2,
         sequence(json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } })),

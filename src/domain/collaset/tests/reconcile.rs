@@ -50,7 +50,7 @@ fn new_set_creates_its_pods_and_settles() {
 }
 
 #[test]
-fn a_pod_that_dies_is_made_again_under_its_id() {
+fn pod_that_dies_is_made_again_under_its_id() {
     let mut world = settled(3, json!({}));
     let victim = world.members()[&1].metadata.name.clone();
     world.delete(&victim);
@@ -85,7 +85,7 @@ fn pod_holding_a_name_is_reported() {
 }
 
 #[test]
-fn an_image_changes_in_place() {
+fn image_changes_in_place() {
     let mut world = settled(3, json!({}));
     let before = uids(&world);
     world.image("app:2");
@@ -380,7 +380,7 @@ fn update_keeps_to_max_unavailable() {
 }
 
 #[test]
-fn a_pod_that_is_down_is_updated_beyond_max_unavailable() {
+fn pod_that_is_down_is_updated_beyond_max_unavailable() {
     let mut world = settled(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     let down: Vec<String> = world.pods.keys().take(2).cloned().collect();
     for name in &down {
@@ -415,7 +415,7 @@ fn update_keeps_to_max_surge_pairs() {
 }
 
 #[test]
-fn a_partition_in_percent_is_rounded_up() {
+fn partition_in_percent_is_rounded_up() {
     let by = json!({ "byPartition": { "partitionPercent": 50 } });
     let mut world = settled(5, json!({ "updateStrategy": { "rollingUpdate": by } }));
     world.image("app:2");
@@ -446,7 +446,7 @@ fn set_continues_with_existing_revision_if_new_one_is_missing() {
 }
 
 #[test]
-fn a_partition_keeps_pods_on_the_old_revision() {
+fn partition_keeps_pods_on_old_revision() {
     let mut world = settled(4, json!({}));
     world.edit(
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 3 } } } }),
@@ -536,7 +536,7 @@ fn labelled_pod_of_older_revision_counts_as_behind() {
 }
 
 #[test]
-fn a_replace_update_never_has_fewer_pods() {
+fn replace_update_never_has_fewer_pods() {
     let mut world = settled(
         2,
         json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }),
@@ -552,7 +552,7 @@ fn a_replace_update_never_has_fewer_pods() {
 }
 
 #[test]
-fn a_replace_that_is_cancelled_leaves_the_origin() {
+fn replace_that_is_cancelled_leaves_origin() {
     for wait in 0..4 {
         let mut world = settled(1, json!({}));
         let name = world.members()[&0].metadata.name.clone();
@@ -578,7 +578,7 @@ fn a_replace_that_is_cancelled_leaves_the_origin() {
 }
 
 #[test]
-fn the_named_pods_are_scaled_in_first() {
+fn named_pods_are_scaled_in_first() {
     let mut world = settled(3, json!({}));
     let name = world.members()[&1].metadata.name.clone();
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToDelete": [name] } }));
@@ -587,7 +587,7 @@ fn the_named_pods_are_scaled_in_first() {
 }
 
 #[test]
-fn a_scale_in_that_is_no_longer_wanted_is_undone() {
+fn scale_in_that_is_no_longer_wanted_is_undone() {
     let mut world = settled(3, json!({}));
     let before = uids(&world);
     world.edit(json!({ "replicas": 1 }));
@@ -601,7 +601,7 @@ fn a_scale_in_that_is_no_longer_wanted_is_undone() {
 }
 
 #[test]
-fn a_name_in_pod_to_delete_is_deleted_once() {
+fn name_in_pod_to_delete_is_deleted_once() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = settled(2, naming);
     let before = uids(&world);
@@ -612,7 +612,7 @@ fn a_name_in_pod_to_delete_is_deleted_once() {
 }
 
 #[test]
-fn an_excluded_pod_lives_on_and_can_be_included_again() {
+fn excluded_pod_lives_on_and_can_be_included_again() {
     let mut world = settled(2, json!({}));
     let name = world.members()[&0].metadata.name.clone();
     world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
@@ -653,7 +653,7 @@ fn included_pod_brings_only_its_own_pvcs() {
 }
 
 #[test]
-fn a_failed_pod_is_cleaned_away_and_made_again() {
+fn failed_pod_is_deleted_and_made_again() {
     let mut world = settled(2, json!({}));
     let name = world.members()[&0].metadata.name.clone();
     world.pods.get_mut(&name).unwrap().status.phase = "Failed".into();
@@ -679,7 +679,7 @@ fn pvcs_come_before_their_pod_and_go_with_its_id() {
 }
 
 #[test]
-fn a_paused_set_changes_nothing_but_makes_lost_pods_again() {
+fn paused_set_changes_nothing_but_makes_lost_pods_again() {
     let mut world = settled(2, json!({}));
     world.edit(json!({ "paused": true, "replicas": 3 }));
     world.image("app:2");
@@ -874,7 +874,7 @@ fn reads(world: &World, type_: &str, status: &str, reason: &str) {
 }
 
 #[test]
-fn a_scale_in_that_a_pause_meets_is_undone() {
+fn scale_in_that_pause_meets_is_undone() {
     let mut world = settled(
         3,
         json!({ "scaleStrategy": { "operationDelaySeconds": 3600 } }),

@@ -532,7 +532,7 @@ fn aborted_rollout_reports_pods_awaiting_kubelet_revert() {
 }
 
 #[test]
-fn abort_of_complete_rollout_names_way_back() {
+fn abort_of_complete_rollout_names_remedy() {
     let mut world = settled(2, json!({}));
     world.image("app:2");
     world.settle();

@@ -187,7 +187,7 @@ fn finalizer_that_a_cooperator_does_not_add_is_named() {
 }
 
 #[test]
-fn annotation_that_can_not_be_read_is_named() {
+fn unreadable_annotation_is_named() {
     let (world, name, waits) = after_update("[]");
     assert_eq!(waits.len(), 1);
     assert!(waits[0].contains(keys::AVAILABLE_CONDITIONS), "{waits:?}");

@@ -194,7 +194,7 @@ fn filter_matching_no_selected_pod_is_reported_with_rule() {
 }
 
 #[test]
-fn a_rule_that_matches_and_limits_is_not_warned_of() {
+fn rule_that_matches_and_limits_gets_no_warning() {
     assert_eq!(
         rule_warnings(
             &rules(json!([budget()])),

@@ -257,7 +257,7 @@ fn inconsistent_task_answers_hold_with_reason() {
 }
 
 #[test]
-fn a_task_is_polled_until_it_has_let_all_pass() {
+fn task_is_polled_until_it_has_let_all_pass() {
     let mut bench = TestRule::new(polled_rule("Ignore"), &["a", "b", "c"]);
     let start = json!({ "success": true, "poll": true, "traceId": "t", "finishedNames": ["a"] });
     bench.ask_and_answer(at_second(0), answer(start));
@@ -341,7 +341,7 @@ fn stopped_task_moves_to_history_and_rest_is_asked_again() {
 }
 
 #[test]
-fn a_poll_that_never_ends_times_out() {
+fn poll_that_never_ends_times_out() {
     for (policy, outcome, passes) in [
         ("Ignore", Ok(Progress::default()), false),
         ("Fail", Err("down".to_owned()), false),
@@ -383,7 +383,7 @@ fn a_poll_that_never_ends_times_out() {
 }
 
 #[test]
-fn a_new_leader_goes_on_with_tasks_and_answers() {
+fn new_leader_goes_on_with_tasks_and_answers() {
     let mut bench = TestRule::new(polled_rule("Fail"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
     bench.ask_and_answer(at_second(0), answer(start));
@@ -409,7 +409,7 @@ fn a_new_leader_goes_on_with_tasks_and_answers() {
 }
 
 #[test]
-fn an_edit_of_the_rule_makes_answers_and_tasks_void() {
+fn edit_of_rule_makes_answers_and_tasks_void() {
     let mut bench = TestRule::new(polled_rule("Fail"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
     bench.ask_and_answer(at_second(0), answer(start));

@@ -525,7 +525,7 @@ async fn commands_behind_panicked_batch_are_served() {
 }
 
 #[tokio::test]
-async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
+async fn release_counts_once_whatever_conflicts_its_write_meets() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     let Ok(ClaimAnswer::Granted(grant)) = ask(&ledgers, &key, "a").await else {

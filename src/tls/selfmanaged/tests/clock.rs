@@ -44,7 +44,7 @@ fn new_secret_is_kept_until_leaf_renewal_time() {
 }
 
 #[test]
-fn a_leaf_never_outlives_its_authority() {
+fn leaf_never_outlives_its_authority() {
     let material = new_material();
     let late = start() + hours(95);
     let renewed = issue_after(&RenewalStep::Leaf(String::new()), Some(&material), late);
@@ -193,7 +193,7 @@ fn expired_authority_and_leaf_are_reissued() {
 
 /// RSA keys in PKCS#1 and a single name, as in the Secret of Kuperator (contract 4.5).
 #[test]
-fn a_kuperator_secret_is_accepted_while_it_fits() {
+fn kuperator_secret_is_accepted_while_it_fits() {
     let material = Material {
         tls_crt: include_bytes!("rsa/tls.crt").to_vec(),
         tls_key: include_bytes!("rsa/tls.key").to_vec(),

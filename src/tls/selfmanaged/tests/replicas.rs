@@ -145,7 +145,7 @@ async fn three_replicas_at_once_converge_on_one_secret() {
 }
 
 #[tokio::test]
-async fn a_deleted_secret_is_made_anew_without_a_break() {
+async fn deleted_secret_is_made_anew_without_break() {
     let api = Cluster::new();
     api.configure();
     let replicas: Vec<CertificateReplica> = (0..3).map(|_| replica(&api)).collect();
@@ -188,7 +188,7 @@ async fn served_certificate_is_trusted_through_every_rotation() {
 /// Another replica accepts the Secret as it is and publishes its bundle. The later replica must not overwrite the
 /// bundle of the other.
 #[tokio::test]
-async fn an_old_secret_never_overwrites_what_a_newer_one_published() {
+async fn old_secret_never_overwrites_what_newer_one_published() {
     for _ in 0..100 {
         let api = Cluster::new();
         api.configure();
@@ -207,7 +207,7 @@ async fn an_old_secret_never_overwrites_what_a_newer_one_published() {
 }
 
 #[tokio::test]
-async fn an_existing_secret_keeps_its_type_and_other_keys() {
+async fn existing_secret_keeps_its_type_and_other_keys() {
     let api = Cluster::new();
     replica(&api)
         .managed
@@ -234,7 +234,7 @@ async fn an_existing_secret_keeps_its_type_and_other_keys() {
 }
 
 #[tokio::test]
-async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
+async fn refusal_keeps_old_leaf_and_names_remedy() {
     let api = Cluster::new();
     api.configure();
     let replica = replica(&api);
@@ -274,7 +274,7 @@ async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
 }
 
 #[tokio::test]
-async fn a_leaf_is_not_served_before_its_authority_is_published() {
+async fn leaf_is_not_served_before_its_authority_is_published() {
     let api = Cluster::new();
     api.configure();
     let replicas = [replica(&api)];

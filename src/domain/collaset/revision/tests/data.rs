@@ -149,7 +149,7 @@ fn random_data(seed: u64) -> (Value, Vec<Value>) {
 
 proptest! {
     #[test]
-    fn equality_is_reflexive_symmetric_and_blind_to_go(a in any::<u64>(), b in any::<u64>()) {
+    fn equality_is_reflexive_symmetric_and_ignores_format_of_go(a in any::<u64>(), b in any::<u64>()) {
         let [(a, a_pvcs), (b, b_pvcs)] = [random_data(a), random_data(b)];
         let data = |t: &Value, c: &[Value]| revision_data(&set(t.clone(), c.to_vec().into()).spec);
         let (x, y) = (data(&a, &a_pvcs), data(&b, &b_pvcs));

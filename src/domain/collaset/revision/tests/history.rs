@@ -88,7 +88,7 @@ fn apply_changes(
 }
 
 #[test]
-fn the_first_revision_is_created_and_then_kept() {
+fn first_revision_is_created_and_then_kept() {
     let set = web_set("a:1");
     let history = plan_unused(&set, &[]);
     let [RevisionChange::Create(created)] = &history.changes[..] else {
@@ -114,7 +114,7 @@ fn the_first_revision_is_created_and_then_kept() {
 }
 
 #[test]
-fn a_revision_by_kuperator_is_taken_over() {
+fn revision_by_kuperator_is_taken_over() {
     let mut newer = template("a:1");
     newer["spec"]["hostUsers"] = json!(false);
     let revisions = [
@@ -139,7 +139,7 @@ fn a_revision_by_kuperator_is_taken_over() {
 }
 
 #[test]
-fn a_rollback_gives_the_old_revision_a_new_number() {
+fn rollback_gives_old_revision_new_number() {
     let revisions = [
         our_revision("web-1", 1, "a:1"),
         our_revision("web-2", 2, "a:2"),
@@ -391,7 +391,7 @@ fn terminating_revision_is_not_deleted_again() {
 }
 
 #[test]
-fn note_of_the_stable_revision_follows_the_status() {
+fn stable_revision_is_recorded_from_status() {
     let revisions = [
         our_revision("web-1", 1, "a:1"),
         our_revision("web-2", 2, "a:2"),
@@ -419,7 +419,7 @@ fn note_of_the_stable_revision_follows_the_status() {
 }
 
 #[test]
-fn the_oldest_beyond_the_limit_are_deleted_unless_in_use() {
+fn oldest_beyond_limit_are_deleted_unless_in_use() {
     let revisions: Vec<_> = (1..=30)
         .map(|n| our_revision(&format!("web-{n}"), n, &format!("a:{n}")))
         .collect();

@@ -176,7 +176,7 @@ fn other_changes_need_new_pod_with_reason() {
 }
 
 #[test]
-fn a_default_that_is_spelt_out_is_no_change() {
+fn default_that_is_spelt_out_is_no_change() {
     let nothing = change_after_edit(|t| {
         t["spec"]["restartPolicy"] = json!("Always");
         t["spec"]["terminationGracePeriodSeconds"] = json!(30);
@@ -303,7 +303,7 @@ fn data_that_cannot_be_read_needs_a_new_pod() {
 }
 
 #[test]
-fn resources_are_resized() {
+fn changed_resources_become_resize_patch() {
     let (spec, resize) = patches_after_edit(|t| {
         t["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "1", "memory": "1024Mi" }, "limits": { "memory": "4Gi", "cpu": "2" } });
     });
@@ -331,7 +331,7 @@ fn resources_are_resized() {
 }
 
 #[test]
-fn a_memory_limit_shrinks_where_the_container_restarts_for_it() {
+fn memory_limit_shrinks_where_container_restarts_for_it() {
     let template = |memory: &str| {
         json!({ "spec": { "containers": [{
             "name": "a",

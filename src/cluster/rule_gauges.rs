@@ -1,4 +1,5 @@
-//! Reads the gauges of the budget of a stored rule object from the state of this replica.
+//! Reads the gauges of the budget of a stored rule object from the state of this replica. They are no metrics; those are
+//! in `cli/serve/metrics.rs`.
 
 use super::index::{IndexState, RuleEntry};
 use crate::domain::rules::budget::BudgetGauges;
