@@ -30,7 +30,7 @@ async fn paused_set_without_enough_pods_is_not_ready() {
     let scope = Bed::shared().await.scope("paused").await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
     set.edit(json!({ "paused": true, "replicas": 5 })).await;
-    until_not_ready(&set, "Paused", &["3 Pods missing"]).await;
+    until_not_ready(&set, "Paused", &["3 Pods to create"]).await;
     let now = set.get().await;
     let scale = condition(&now, "Scale").unwrap();
     assert_eq!((&*scale.status, &*scale.reason), ("False", "Paused"));
