@@ -125,12 +125,13 @@ fn all_tests() -> Result<bool> {
     if !succeed(built)? {
         return Ok(false);
     }
-    // Documentation tests accept neither the runner nor its option, and their output is last.
+    // Documentation tests accept neither the runner nor its option, and their output is last. One run shows all failures.
     let mut test = cargo::command();
     test.args([
         "test",
         "--workspace",
         "--locked",
+        "--no-fail-fast",
         "--lib",
         "--bins",
         "--tests",
