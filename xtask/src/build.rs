@@ -30,7 +30,7 @@ pub async fn build(release: bool) -> Result<PathBuf> {
         .args(["--locked", "--message-format", "json-render-diagnostics"])
         .args(release.then_some("--release"))
         .current_dir(paths::repository())
-        // Set for the test binaries (see `slowest`). A build under it would compile every dependency again.
+        // Set for the test binaries (see `test_programs`). A build under it would compile every dependency again.
         .env_remove("RUSTC_BOOTSTRAP")
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

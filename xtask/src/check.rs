@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use testbed::binaries::{self, KUBERNETES_VARIABLE, Kubernetes};
 use testbed::paths;
 
-use crate::{cargo, slowest};
+use crate::{cargo, test_programs};
 
 /// Version of cargo-deny, which checks licences and dependencies.
 const CARGO_DENY: &str = "0.20.2";
@@ -125,19 +125,8 @@ fn all_tests() -> Result<bool> {
     if !succeed(built)? {
         return Ok(false);
     }
-    // Documentation tests accept neither the runner nor its option, and their output is last. One run shows all failures.
-    let mut test = cargo::command();
-    test.args([
-        "test",
-        "--workspace",
-        "--locked",
-        "--no-fail-fast",
-        "--lib",
-        "--bins",
-        "--tests",
-    ]);
-    test.args(["--", "-Z", "unstable-options", "--report-time"]);
-    Ok(slowest::run(test, &host()?)? && run_cargo(["test", "--workspace", "--locked", "--doc"])?)
+    // Documentation tests accept no option of libtest, and their output is last.
+    Ok(test_programs::run(&host()?)? && run_cargo(["test", "--workspace", "--locked", "--doc"])?)
 }
 
 /// The target triple that cargo builds for.

@@ -12,3 +12,4 @@ pub mod fuzz;
 pub mod matrix;
 mod slowest;
 pub mod soak;
+mod test_programs;

@@ -27,7 +27,7 @@ use kube::{Client, Config};
 use crate::binaries::{self, Kubernetes};
 use crate::wait;
 use local::Local;
-pub use shared::shared;
+pub use shared::{existing_cluster, shared};
 
 /// Settings of a plane.
 #[derive(Debug, Clone)]

@@ -1,11 +1,18 @@
 //! One plane for all tests of a process.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
 use tokio::sync::OnceCell;
 
 use super::{Options, Plane};
+
+/// The kubeconfig of an existing cluster for tests and the demo: the variable `KUBECONFIG`, unless it is empty.
+#[must_use]
+pub fn existing_cluster() -> Option<PathBuf> {
+    let value = std::env::var_os("KUBECONFIG");
+    value.filter(|value| !value.is_empty()).map(PathBuf::from)
+}
 
 static SHARED: OnceCell<Result<Plane, String>> = OnceCell::const_new();
 
@@ -17,8 +24,8 @@ static SHARED: OnceCell<Result<Plane, String>> = OnceCell::const_new();
 /// As [`Plane::start`]. After a failed start, further tests do not try again.
 pub async fn shared() -> Result<&'static Plane> {
     let start = || async {
-        let started = match std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty()) {
-            Some(kubeconfig) => Plane::attach(Path::new(&kubeconfig)).await,
+        let started = match existing_cluster() {
+            Some(kubeconfig) => Plane::attach(&kubeconfig).await,
             None => Plane::start(Options::default()).await,
         };
         started.map_err(|error| format!("{error:#}"))

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::DeleteParams;
 use testbed::binaries::Kubernetes;
-use testbed::plane::{Options, Plane};
+use testbed::plane::{self, Options, Plane};
 use testbed::server::{CONFIGURATIONS, Endpoints, Server};
 
 use super::workload::Workload;
@@ -34,13 +34,13 @@ pub struct Cluster {
 impl Cluster {
     /// Starts the cluster, with the progress on standard error.
     pub async fn up(args: &Args) -> Result<Self> {
-        let foreign = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
+        let foreign = plane::existing_cluster();
         if foreign.is_some() && args.keep {
             bail!("--keep needs a plane of its own: unset KUBECONFIG");
         }
         let endpoints = match &foreign {
             Some(kubeconfig) => {
-                check_reachable(Path::new(kubeconfig), args.webhook_url.as_deref()).await?;
+                check_reachable(kubeconfig, args.webhook_url.as_deref()).await?;
                 endpoints(args.webhook_url.as_deref())?
             }
             None => Endpoints::loopback()?,
@@ -53,7 +53,7 @@ impl Cluster {
             }
         };
         let plane = match &foreign {
-            Some(kubeconfig) => Plane::attach(&absolute(Path::new(kubeconfig))?).await?,
+            Some(kubeconfig) => Plane::attach(&absolute(kubeconfig)?).await?,
             None if args.keep => {
                 eprintln!("starting a control plane");
                 let state = daemon::up(keep::PLANE, NODES, Kubernetes::default()).await?;
