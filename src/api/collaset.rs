@@ -463,15 +463,15 @@ const STEP_RULES: &[(&str, &str)] = &[(
 const SCALE_RULES: &[(&str, &str)] = &[
     (
         "!has(self.podToDelete) || !has(self.podToExclude) || !self.podToDelete.exists(p, p in self.podToExclude)",
-        "podToDelete and podToExclude share a name: a Pod is deleted or excluded, not both; take it out of one list",
+        "podToDelete and podToExclude share a name: a Pod is deleted or excluded, not both; remove it from one of the two lists",
     ),
     (
         "!has(self.podToDelete) || !has(self.podToInclude) || !self.podToDelete.exists(p, p in self.podToInclude)",
-        "podToDelete and podToInclude share a name: a Pod is deleted or included, not both; take it out of one list",
+        "podToDelete and podToInclude share a name: a Pod is deleted or included, not both; remove it from one of the two lists",
     ),
     (
         "!has(self.podToExclude) || !has(self.podToInclude) || !self.podToExclude.exists(p, p in self.podToInclude)",
-        "podToExclude and podToInclude share a name: a Pod is excluded or included, not both; take it out of one list",
+        "podToExclude and podToInclude share a name: a Pod is excluded or included, not both; remove it from one of the two lists",
     ),
 ];
 

@@ -40,7 +40,7 @@ use super::{lenient, schema};
     printcolumn = r#"{"name":"ALLOWED","type":"integer","jsonPath":".status.disruptionsAllowed","description":"Pods that may become unavailable now"}"#,
     printcolumn = r#"{"name":"UNAVAILABLE","type":"integer","jsonPath":".status.unavailablePods","description":"Pods that are missing, unavailable or about to be"}"#,
     printcolumn = r#"{"name":"LIMIT","type":"integer","jsonPath":".status.unavailableLimit","description":"Most Pods that may be unavailable at once"}"#,
-    printcolumn = r#"{"name":"WAITING","type":"integer","jsonPath":".status.waitingPods","description":"Pods that wait for permission"}"#,
+    printcolumn = r#"{"name":"WAITING","type":"integer","jsonPath":".status.waitingPods","description":"Pods that wait in PreCheck"}"#,
     printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]

@@ -50,7 +50,7 @@ pub struct PodTransitionRuleStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub disruptions_allowed: Option<i32>,
-    /// Number of Pods that wait for permission.
+    /// Number of Pods that wait in PreCheck.
     #[serde(deserialize_with = "lenient::fitting")]
     pub waiting_pods: i32,
     /// Claims that admission has granted and whose effect is not yet observed.
