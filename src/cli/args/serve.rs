@@ -177,7 +177,8 @@ pub struct ControllerArgs {
     /// Networks that are forbidden in webhook rules; comma-separated, such as 10.0.0.0/8,fd00::/8
     ///
     /// Loopback addresses, addresses of the API server (the host of the kubeconfig or of the Service
-    /// kubernetes), link-local and cloud metadata addresses are always forbidden.
+    /// kubernetes), link-local and cloud metadata addresses are also forbidden, unless --endpoint-allow-cidrs
+    /// or --allow-link-local-endpoints allows them.
     #[arg(
         long,
         env = "OPERATING_ENDPOINT_DENY_CIDRS",
