@@ -13,7 +13,7 @@ pub const PLUGIN: &str = "kubectl-operating";
 /// The commands that only read.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ReadCommand {
-    /// Explain why a Pod waits: its operations, the rules that cover it, which Pods use up their budgets, and
+    /// Show why a Pod waits: its operations, the rules that cover it, which Pods use up their budgets, and
     /// the next step
     ///
     /// The command reads the Pod, the rules of its namespace with their status, the managed Pods of the
@@ -140,13 +140,13 @@ impl WhyArgs {
         };
         if !["pod", "pods", "po"].contains(&kind) {
             return Err(format!(
-                "{kind} is no Pod: write pod/NAME; of other kinds nothing is explained"
+                "{kind} is not supported: operating why accepts only Pods; write pod/NAME"
             ));
         }
         match name {
             "" => Err("the name is missing: write pod/NAME".to_owned()),
             name if name.contains('/') => {
-                Err(format!("{name} is no name of a Pod: write pod/NAME"))
+                Err(format!("{name} is not a name of a Pod: write pod/NAME"))
             }
             name => Ok(name),
         }

@@ -113,8 +113,10 @@ pub struct WebhookArgs {
     #[arg(long, env = "OPERATING_MAX_UNPROVEN_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_unproven_connections: u32,
-    /// Limit of such connections of one IPv4 address or IPv6 /64 network (--max-unproven-connections limits
-    /// all together); beyond it, the address loses its oldest one
+    /// Limit of connections of one IPv4 address or IPv6 /64 network whose client is not yet known to be an API
+    /// server; beyond it, the address loses its oldest one
+    ///
+    /// --max-unproven-connections limits the connections of all addresses together.
     #[arg(long, env = "OPERATING_MAX_UNPROVEN_PER_ADDRESS", value_name = "COUNT", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_unproven_per_address: u32,

@@ -92,10 +92,10 @@ fn pod_is_named_as_for_kubectl() {
         assert_eq!(why(args).unwrap(), "web-1", "{args:?}");
     }
     for (args, remedy) in [
-        (&["deploy/web"][..], "deploy is no Pod: write pod/NAME"),
-        (&["deploy", "web"], "deploy is no Pod: write pod/NAME"),
+        (&["deploy/web"][..], "deploy is not supported"),
+        (&["deploy", "web"], "accepts only Pods; write pod/NAME"),
         (&["pod/"], "the name is missing: write pod/NAME"),
-        (&["pod/a/b"], "a/b is no name of a Pod"),
+        (&["pod/a/b"], "a/b is not a name of a Pod"),
         (&["a", "b", "c"], "unexpected"),
         (&[], "required"),
     ] {
