@@ -139,13 +139,13 @@ impl FeatureArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Webhooks")]
 pub struct InstallArgs {
-    /// Cluster.
+    /// The API server in which the objects are created.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Webhooks.
+    /// The URL that is written into the webhook configurations.
     #[command(flatten)]
     pub endpoint: EndpointArgs,
-    /// Features.
+    /// The features for which permissions and webhooks are installed.
     #[command(flatten)]
     pub features: FeatureArgs,
     /// PEM file of the CA of the webhooks; without it, the server or cert-manager sets the CA
@@ -163,7 +163,7 @@ pub struct InstallArgs {
 /// Flags of `uninstall`.
 #[derive(Clone, Debug, Args)]
 pub struct UninstallArgs {
-    /// Cluster.
+    /// The API server from which the objects are removed.
     #[command(flatten)]
     pub cluster: ClusterArgs,
     /// Keep the CRDs and the objects of their kinds
@@ -175,10 +175,10 @@ pub struct UninstallArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Webhooks")]
 pub struct WebhookConfigArgs {
-    /// Webhooks.
+    /// The URL that is written into the webhook configurations.
     #[command(flatten)]
     pub endpoint: EndpointArgs,
-    /// Features.
+    /// The features whose webhooks are printed.
     #[command(flatten)]
     pub features: FeatureArgs,
     /// Namespace of the server and its Service

@@ -74,10 +74,10 @@ pub struct WhyArgs {
     /// The Pod: pod/NAME, pod NAME or NAME
     #[arg(required = true, num_args = 1..=2, value_name = "POD")]
     pub pod: Vec<String>,
-    /// Cluster.
+    /// The API server that is read.
     #[command(flatten)]
     pub reader: ReaderArgs,
-    /// Format.
+    /// How the result is printed.
     #[command(flatten)]
     pub format: FormatArgs,
     /// Show every change until the Pod is deleted
@@ -88,7 +88,7 @@ pub struct WhyArgs {
 /// Flags of `budget`.
 #[derive(Clone, Debug, Args)]
 pub struct BudgetArgs {
-    /// Cluster.
+    /// The API server that is read.
     #[command(flatten)]
     pub reader: ReaderArgs,
     /// Rules of all namespaces
@@ -99,7 +99,7 @@ pub struct BudgetArgs {
         conflicts_with = "namespace"
     )]
     pub all_namespaces: bool,
-    /// Format.
+    /// How the result is printed.
     #[command(flatten)]
     pub format: FormatArgs,
     /// Show every change
@@ -120,10 +120,10 @@ pub struct ExplainArgs {
     /// YAML or JSON with the other Pods of the namespace and the workloads that own Pods; may be repeated
     #[arg(long, env = "OPERATING_PODS", value_name = "FILE")]
     pub pods: Vec<PathBuf>,
-    /// Features of the server.
+    /// The features of the server whose decision is repeated.
     #[command(flatten)]
     pub features: FeatureArgs,
-    /// Format.
+    /// How the result is printed.
     #[command(flatten)]
     pub format: FormatArgs,
 }

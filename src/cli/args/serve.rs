@@ -14,26 +14,26 @@ use crate::cli::values::{cidr, duration};
 /// Flags of `serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// Cluster.
+    /// The API server whose objects this server controls.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Address of the webhooks.
+    /// The URL at which the API server reaches this server.
     #[command(flatten)]
     pub endpoint: EndpointArgs,
-    /// Features.
+    /// The features that this replica serves.
     #[command(flatten)]
     pub features: FeatureArgs,
     /// First install missing objects: namespace, CRDs, certificates and, when the server is ready, webhook
     /// configurations
     #[arg(long, env = "OPERATING_INSTALL", help_heading = "Cluster")]
     pub install: bool,
-    /// Webhooks.
+    /// How the webhooks are served.
     #[command(flatten)]
     pub webhooks: WebhookArgs,
-    /// Controllers.
+    /// What the controllers may do.
     #[command(flatten)]
     pub controllers: ControllerArgs,
-    /// Telemetry.
+    /// The probes, the metrics and the log.
     #[command(flatten)]
     pub telemetry: TelemetryArgs,
 }
