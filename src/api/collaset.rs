@@ -266,9 +266,9 @@ pub struct PersistentVolumeClaimRetentionPolicy {
     /// When the CollaSet is deleted; Delete when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_deleted: Option<RetentionPolicy>,
-    /// When a Pod is scaled in; Delete when absent. The policy applies to all claims without a Pod: a change
-    /// from Retain to Delete deletes the claims that were retained before. The claims of a Pod that is
-    /// replaced are always deleted.
+    /// When a Pod is scaled in; Delete when absent. The policy applies to all PVCs without a Pod: a change
+    /// from Retain to Delete deletes the PVCs that were retained before. The PVCs of a Pod that is replaced
+    /// are always deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_scaled: Option<RetentionPolicy>,
 }
@@ -276,9 +276,9 @@ pub struct PersistentVolumeClaimRetentionPolicy {
 lenient::string_enum! {
     /// Whether a PersistentVolumeClaim is retained. Every value except Retain means Delete.
     pub enum RetentionPolicy {
-        /// The claim is retained.
+        /// The PVC is retained.
         Retain,
-        /// The claim is deleted.
+        /// The PVC is deleted.
         Delete,
     }
 }

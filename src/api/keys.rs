@@ -48,16 +48,16 @@ pub const TO_EXCLUDE: &str = "collaset.kusionstack.io/to-exclude";
 /// CollaSet, on an excluded Pod and its PVCs, and on released PVCs: `true`; removed when the Pod is included
 /// again.
 pub const ORPHANED: &str = "collaset.kusionstack.io/orphaned";
-/// CollaSet, on PVCs: name of the claim template.
+/// CollaSet, on PVCs: name of the PVC template.
 pub const PVC_TEMPLATE_NAME: &str = "collaset.kusionstack.io/pvc-template-name";
-/// CollaSet, on PVCs: hash of the claim template.
+/// CollaSet, on PVCs: hash of the PVC template.
 pub const PVC_TEMPLATE_HASH: &str = "collaset.kusionstack.io/pvc-template-hash";
 /// Label on a PVC: UID of the CollaSet that uses the PVC without owning it, and never deletes it. The PVC
 /// serves its instance like any other PVC, but the CollaSet releases it where it deletes others. Written by
 /// CollaSet if it is not certain that the PVC belongs to a template of the spec; removed by CollaSet and by
 /// users.
 pub const KEPT_FOR: &str = "operating.kusionstack.io/kept-for";
-/// Label on a PVC with [`KEPT_FOR`]: hash of the claim template as whose PVC it serves, if the
+/// Label on a PVC with [`KEPT_FOR`]: hash of the PVC template as whose PVC it serves, if the
 /// PVC has no known hash of its own. Written and removed by CollaSet.
 pub const KEPT_AS: &str = "operating.kusionstack.io/kept-as";
 /// CollaSet, on ControllerRevisions: hash of the data.
@@ -76,7 +76,8 @@ pub const BYPASS: &str = "podtransitionrule.kusionstack.io/bypass";
 /// GraceDelete: time of the last deletion request, `<nanos>`. Written at admission, at most every 5 s
 /// (contract 2.2).
 pub const DELETE_TIMESTAMP: &str = "gracedelete.kusionstack.io/delete-timestamp";
-/// Annotation of Kubernetes: a number, the cost of deleting the Pod when its workload is scaled in.
+/// Annotation of Kubernetes: a number, the cost of deleting the Pod when its workload is scaled in. Written by users,
+/// read by CollaSet.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// Annotation on a Pod: number of seconds for which the Pod must have been Ready before it is available.
 /// Written by CollaSet from `spec.minReadySeconds`, read by the lifecycle.
@@ -139,9 +140,10 @@ pub const DEPLOYMENT_REVISION: &str = "deployment.kubernetes.io/revision";
 /// Pods, and appends it to the name of the ReplicaSet.
 pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// Prefix of the finalizers by which cooperators protect a Pod from `operate`.
+/// Prefix of the finalizers by which cooperators protect a Pod from `operate`. Written and removed by cooperators,
+/// read by the lifecycle.
 pub const PROTECTION_FINALIZER_PREFIX: &str = "prot.podopslifecycle.kusionstack.io";
-/// Finalizer on CollaSets; removed after Pods, claims and instance IDs are reclaimed.
+/// Finalizer on CollaSets. Written by CollaSet, and removed by it after it has reclaimed Pods, PVCs and instance IDs.
 pub const PRE_RECLAIM_FINALIZER: &str = "apps.kusionstack.io/pre-reclaim";
 /// Finalizer on PodTransitionRule, PodDecoration and OperationJob in Kuperator's format. Operating adds no
 /// such finalizer, and removes them.
@@ -157,7 +159,8 @@ pub const CRD_REVISION: &str = "operating.kusionstack.io/crd-revision";
 /// again for remaining objects. Nobody reads it.
 pub const DELETION_NUDGED: &str = "operating.kusionstack.io/deletion-nudged";
 
-/// Readiness gate and Pod condition.
+/// Readiness gate and condition of a Pod. The gate is added at admission of managed Pods. The condition is written at
+/// admission and by the lifecycle controller, and read by the kubelet.
 pub const SERVICE_READY: &str = "pod.kusionstack.io/service-ready";
 
 /// Label on a Namespace that holds at least one rule. The webhooks for DELETE and eviction select by it, so
