@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 /// Limits of a listener. The defaults fit three API servers with their own default limits. Together they leave half of
-/// a container's 512 MiB to the caches. The flags of `operating serve` have the same defaults, except
-/// `--drain-timeout`: see [`Limits::drain`].
+/// a container's 512 MiB to the caches. The flags of `operating serve` have the same defaults.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Maximum number of proven connections: connections over which a review got a verdict, or whose client has shown
@@ -52,8 +51,7 @@ pub struct Limits {
     /// Time that a connection accepted just before the end of `lame_duck` has for its first request.
     pub last_request: Duration,
     /// Time from the end of `lame_duck` until open connections are cut. A value above 30 s, the longest timeout of a
-    /// webhook, is no use. The default here is 20 s. `operating serve` sets the value of `--drain-timeout`, which is 30
-    /// s by default.
+    /// webhook, is no use.
     pub drain: Duration,
 }
 
@@ -76,7 +74,7 @@ impl Default for Limits {
             body: Duration::from_secs(10),
             lame_duck: Duration::from_secs(5),
             last_request: Duration::from_secs(1),
-            drain: Duration::from_secs(20),
+            drain: Duration::from_secs(30),
         }
     }
 }
