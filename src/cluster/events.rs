@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::request_path::ResourcePath;
-use crate::api_request;
+use crate::api_request::{self, ApiFailure};
 use crate::domain::pod::Pod;
 use crate::tasks::Supervisor;
 
@@ -417,14 +417,11 @@ impl EventRequest {
     /// Sends the request. Returns false if it should be tried again later.
     async fn try_send_event(&mut self, client: &Client) -> bool {
         self.tries += 1;
-        let sent = tokio::time::timeout(CALL_TIMEOUT, self.send_event(client)).await;
-        let (error, is_over) = match sent {
-            Ok(Ok(())) => return true,
-            Ok(Err(e)) => (api_request::text(&e), is_permanent_error(&e)),
-            Err(_) => ("not in time".to_owned(), false),
+        let Err(failure) = api_request::within(CALL_TIMEOUT, self.send_event(client)).await else {
+            return true;
         };
-        debug!(event = %self.name, error, "an Event was not written");
-        is_over
+        debug!(event = %self.name, error = failure.text(), "an Event was not written");
+        is_permanent_failure(&failure)
     }
 
     async fn send_event(&self, client: &Client) -> Result<(), Error> {
@@ -449,11 +446,13 @@ impl EventRequest {
 
 /// Whether the API server would give the same answer again. Errors by overload, failures of the API server and lost
 /// connections are temporary.
-fn is_permanent_error(error: &Error) -> bool {
-    match error {
-        Error::Api(status) => status.code != 429 && status.code < 500,
-        Error::SerdeError(_) | Error::BuildRequest(_) => true,
-        _ => false,
+fn is_permanent_failure(failure: &ApiFailure) -> bool {
+    match failure {
+        ApiFailure::Answered(status) => status.code != 429 && status.code < 500,
+        ApiFailure::NoAnswer(_) => false,
+        ApiFailure::Broken(error) => {
+            matches!(error, Error::SerdeError(_) | Error::BuildRequest(_))
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation};
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::context::AdmissionContext;
 use super::namespace_label;
@@ -133,15 +133,9 @@ impl RuleMutator {
         level: NamespaceEnforcement,
         deadline: Instant,
     ) -> Result<(), String> {
-        match timeout_at(
-            deadline,
-            namespace_label::ensure_namespace_label(&self.0, name, level),
-        )
-        .await
-        {
-            Ok(written) => written.map_err(|e| api_request::text(&e)),
-            Err(_) => Err("no answer in time".into()),
-        }
+        let written = namespace_label::ensure_namespace_label(&self.0, name, level);
+        let written = api_request::by(deadline, written).await;
+        written.map_err(|failure| failure.text())
     }
 }
 
