@@ -52,4 +52,5 @@ pub mod resourcecontext;
 mod schema;
 pub mod selector;
 pub mod size_limits;
+pub(crate) mod url_encoding;
 pub mod validation;

@@ -12,17 +12,10 @@ use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, PatchParams
 use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope, Request, request};
 use kube::discovery::Scope;
 use kube::{Api, Client, Error, Resource};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use crate::api::labels;
-
-/// The ASCII characters that are encoded in a segment of a path: all but the unreserved ones of RFC 3986.
-const ENCODED_IN_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
+use crate::api::url_encoding::percent_encode;
 
 /// The field manager of all patches that are built here. Admission recognises the patches of Pods by it.
 pub const FIELD_MANAGER: &str = "operating";
@@ -268,7 +261,7 @@ fn encode_segment(text: &str) -> Result<Cow<'_, str>, Error> {
         let problem = "must be a path segment: not empty, '.' or '..', and without '/' and '%'";
         return Err(invalid_segment_error("name", text, problem));
     }
-    Ok(utf8_percent_encode(text, ENCODED_IN_SEGMENT).into())
+    Ok(percent_encode(text).into())
 }
 
 fn map_request_error(

@@ -20,6 +20,7 @@ pub use crate::api::podtransitionrule::AskedPod as Candidate;
 use crate::api::podtransitionrule::{
     self as api, FailurePolicy, POLL_INTERVAL_SECONDS, POLL_TIMEOUT_SECONDS,
 };
+use crate::api::url_encoding::percent_encode;
 use crate::api::validation::endpoint;
 
 pub use address::EndpointNetworks;
@@ -174,24 +175,10 @@ impl TaskPolling {
         };
         format!(
             "{url}{joint}{}={}",
-            escape_query(&self.key),
-            escape_query(task)
+            percent_encode(&self.key),
+            percent_encode(task)
         )
     }
-}
-
-/// Escapes a text for a query: all characters except those that RFC 3986 calls unreserved.
-fn escape_query(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                escaped.push(byte.into());
-            }
-            _ => escaped.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    escaped
 }
 
 fn compile_poll(poll: &api::Poll, path: &str) -> Result<TaskPolling, String> {
