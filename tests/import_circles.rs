@@ -98,6 +98,15 @@ fn planted_circle_in_one_folder_is_found() {
         1,
         "over three files"
     );
+    assert_eq!(
+        circles(&[
+            ("a/one.rs", "pub use super::two::Two; pub struct One;"),
+            ("a/two.rs", "use super::one::One; pub struct Two;"),
+        ])
+        .len(),
+        1,
+        "by a re-export of a sibling"
+    );
     assert_eq!(circles(&[one, ("a/two.rs", "pub struct Two;")]).len(), 0);
     assert_eq!(
         circles(&[
@@ -263,8 +272,7 @@ impl Crate {
     }
 
     fn is_parent(&self, module: &Module) -> bool {
-        let name = self.files[module].file.file_stem();
-        name.is_some_and(|name| name == "mod" || name == "lib")
+        is_parent_file(&self.files[module].file)
     }
 
     fn folder(&self, module: &Module) -> &Path {
@@ -275,6 +283,8 @@ impl Crate {
 impl Source {
     fn read(file: &Path, text: &str) -> Source {
         let code = without_comments_and_tests(text);
+        // A `mod.rs` re-exports its children and does not need them for its own code.
+        let is_parent = is_parent_file(file);
         let (mut paths, mut re_exports) = (Vec::new(), BTreeMap::new());
         let mut rest = code.as_str();
         let mut body = String::new();
@@ -283,11 +293,11 @@ impl Source {
             let is_public = before.trim_end().ends_with(')') || before.trim_end().ends_with("pub");
             let end = tree.find(';').unwrap_or(tree.len());
             for (path, name) in expand(&tree[..end], &[]) {
-                match is_public {
-                    true => {
-                        re_exports.insert(name, path);
-                    }
-                    false => paths.push(path),
+                if is_public {
+                    re_exports.insert(name, path.clone());
+                }
+                if !is_public || !is_parent {
+                    paths.push(path);
                 }
             }
             rest = &tree[end..];
@@ -300,6 +310,11 @@ impl Source {
             re_exports,
         }
     }
+}
+
+fn is_parent_file(file: &Path) -> bool {
+    let name = file.file_stem();
+    name.is_some_and(|name| name == "mod" || name == "lib")
 }
 
 /// The largest sets of at least two modules in which each module reaches each other module by imports.

@@ -6,7 +6,7 @@ use super::facts::{OperationFacts, OperationWait, RuleFacts, RuleVerdict, WaitKi
 use super::{ObservedPod, PodController, deletion_path, owner, parse_stamp, rules};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
-use crate::domain::collaset::revision::inplace::{UpdateProgress, update_progress};
+use crate::domain::collaset::revision::progress::{UpdateProgress, update_progress};
 use crate::domain::collaset::strategy::ResolvedStrategy;
 use crate::domain::collaset::{OperationState, SetOperation};
 use crate::domain::lifecycle::operator::DELETION_ID;

@@ -1,4 +1,4 @@
-//! In-place updates: which changes a running Pod can take (contract 6.5). [`update_progress`] says whether the kubelet
+//! In-place updates: which changes a running Pod can take (contract 6.5). [`super::progress`] says whether the kubelet
 //! has applied them.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::data::{container_pairs, string_field, string_map};
-pub use super::progress::{UpdateProgress, last_pod_status, resize_progress, update_progress};
 use super::{data, environment, resize};
 use crate::domain::collaset::core_v1::{default_pull_policy, first_difference};
 use crate::domain::lifecycle::LabelPatch;

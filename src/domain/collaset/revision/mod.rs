@@ -6,7 +6,7 @@ mod environment;
 pub(crate) mod hash;
 pub(crate) mod history;
 pub(crate) mod inplace;
-mod progress;
+pub(crate) mod progress;
 mod qos;
 pub(crate) mod resize;
 pub(crate) mod stable;

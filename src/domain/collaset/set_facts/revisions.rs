@@ -12,7 +12,8 @@ use crate::api::selector::Selector;
 use crate::domain::collaset::observed::{ObservedSet, Revision};
 use crate::domain::collaset::plan::DryRunChange;
 use crate::domain::collaset::revision::history::RevisionHistory;
-use crate::domain::collaset::revision::inplace::{self, InPlaceChange, UpdateProgress};
+use crate::domain::collaset::revision::inplace::{self, InPlaceChange};
+use crate::domain::collaset::revision::progress::{UpdateProgress, update_progress};
 use crate::domain::collaset::revision::resize;
 use crate::domain::collaset::revision::stable::RevisionUse;
 use crate::domain::collaset::set_operations::SetOperation;
@@ -147,7 +148,7 @@ pub fn resize_marks(pod: &Pod) -> impl Iterator<Item = (&str, i64)> {
 fn is_never_resized(pod: &Pod) -> bool {
     pod.annotation(keys::LAST_POD_STATUS).is_some()
         && !SetOperation::Update.is_in_progress(pod)
-        && matches!(inplace::update_progress(pod), UpdateProgress::Refused(_))
+        && matches!(update_progress(pod), UpdateProgress::Refused(_))
 }
 
 /// Creates an empty cell for each readable revision.

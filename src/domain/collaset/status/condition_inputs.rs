@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::draft::Draft;
-use super::super::revision::inplace::{UpdateProgress, update_progress};
+use super::super::revision::progress::{UpdateProgress, update_progress};
 use super::super::set_facts::SetFacts;
 use super::super::set_operations::{self, SetOperation};
 use super::super::strategy::{UpdatePolicy, UpdateScope};

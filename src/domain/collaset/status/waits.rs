@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::draft::Draft;
 use super::super::headroom::Headroom;
 use super::super::observed::ObservedSet;
-use super::super::revision::inplace::{UpdateProgress, resize_progress, update_progress};
+use super::super::revision::progress::{UpdateProgress, resize_progress, update_progress};
 use super::super::rollout;
 use super::super::set_facts::SetFacts;
 use super::super::set_operations::{self, OperationState, SetOperation};

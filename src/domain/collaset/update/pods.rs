@@ -8,7 +8,8 @@ use super::super::pairs as pair;
 use super::super::pool;
 use super::super::pvcs;
 use super::super::revision::data;
-use super::super::revision::inplace::{self, InPlaceChange, UpdateProgress};
+use super::super::revision::inplace::InPlaceChange;
+use super::super::revision::progress::{self, UpdateProgress};
 use super::super::set_facts::{self, SetFacts};
 use super::super::set_operations::{self, OperationState, SetOperation};
 use super::super::strategy::UpdatePolicy;
@@ -295,7 +296,7 @@ fn update_way<'a>(facts: &'a SetFacts, id: i64, pod: &Pod) -> Cow<'a, InPlaceCha
         }
     );
     if facts.has_updated_label(pod)
-        && let UpdateProgress::Refused(reason) = inplace::update_progress(pod)
+        && let UpdateProgress::Refused(reason) = progress::update_progress(pod)
     {
         return no(reason);
     }
@@ -317,7 +318,7 @@ fn carry_out_update(
     if announce_resize(facts, draft, pod, &change) {
         return; // the resize follows once the annotation is stored
     }
-    let before = inplace::last_pod_status(pod, &change);
+    let before = progress::last_pod_status(pod, &change);
     let InPlaceChange::Yes {
         labels,
         annotations,
@@ -379,7 +380,7 @@ fn delete_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     let refused = &facts.observed.refused;
     if let Some(reason) = refused.resize_refusal(pod, &facts.history.updated.name) {
         report_update_refusal(draft, pod, reason);
-    } else if let UpdateProgress::Refused(reason) = inplace::update_progress(pod) {
+    } else if let UpdateProgress::Refused(reason) = progress::update_progress(pod) {
         report_update_refusal(draft, pod, &reason);
     }
     draft.delete_pod(pod);
@@ -396,7 +397,7 @@ fn report_update_refusal(draft: &mut Draft, pod: &Pod, reason: &str) {
 /// again.
 fn can_return_to_service(facts: &SetFacts, pod: &Pod) -> bool {
     match pod.annotation(keys::LAST_POD_STATUS) {
-        Some(_) => !matches!(inplace::update_progress(pod), UpdateProgress::Waiting(_)),
+        Some(_) => !matches!(progress::update_progress(pod), UpdateProgress::Waiting(_)),
         None => !is_being_resized(facts, pod),
     }
 }
@@ -406,7 +407,7 @@ fn is_being_resized(facts: &SetFacts, pod: &Pod) -> bool {
     let mut containers = pod.spec.containers.iter();
     containers.any(|container| restarting_resources(container).next().is_some())
         && facts.is_resized(pod)
-        && matches!(inplace::resize_progress(pod), UpdateProgress::Waiting(_))
+        && matches!(progress::resize_progress(pod), UpdateProgress::Waiting(_))
 }
 
 /// Returns a Pod to service that should be deleted or leave and can't yet, whatever operation of the set had begun.
@@ -426,7 +427,7 @@ fn return_without_update(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
     if pod.annotation(keys::LAST_POD_STATUS).is_none() {
         return cancel_update(facts, draft, pod);
     }
-    match inplace::update_progress(pod) {
+    match progress::update_progress(pod) {
         UpdateProgress::Waiting(_) => {}
         // The annotation stays if the node refuses the change. It is needed if the Pod stays after all.
         UpdateProgress::Refused(_) => {
@@ -490,7 +491,7 @@ fn settle_updated_pod(
         }
         return;
     }
-    match inplace::update_progress(pod) {
+    match progress::update_progress(pod) {
         UpdateProgress::Waiting(_) => {}
         UpdateProgress::Refused(reason) => {
             let is_blocked = is_deletion_refused(facts, pod) || draft.is_id_moving(id);
