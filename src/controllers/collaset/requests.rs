@@ -61,24 +61,24 @@ impl RequestError {
     }
 
     /// The result of the stage if this error occurred during `step`.
-    pub fn into_halt(self, step: FailedStep) -> Halt {
+    pub fn into_stage_error(self, step: FailedStep) -> StageError {
         match self {
-            RequestError::Moved | RequestError::Exists => Halt::Moved,
+            RequestError::Moved | RequestError::Exists => StageError::Moved,
             // Here this is a 429 for too many requests. A 429 from this server's admission concerns changes and
             // deletions of Pods, and `back_off_if_held` handles it before.
             RequestError::Held(message) => {
-                Halt::Failed(step, format!("{message}; it is tried again"))
+                StageError::Failed(step, format!("{message}; it is tried again"))
             }
             RequestError::Failed(message)
             | RequestError::Denied(message)
-            | RequestError::Refused(message) => Halt::Failed(step, message),
+            | RequestError::Refused(message) => StageError::Failed(step, message),
         }
     }
 }
 
 /// Why the later stages are skipped. If several requests fail, [`worse_result`] selects the one to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Halt {
+pub enum StageError {
     /// An object has changed since the plan was made; make a new plan.
     Moved,
     /// A revision with the same name and other data exists.
@@ -87,12 +87,12 @@ pub enum Halt {
     Failed(FailedStep, String),
 }
 
-impl Halt {
+impl StageError {
     fn severity(&self) -> u8 {
         match self {
-            Halt::Moved => 0,
-            Halt::Collision => 1,
-            Halt::Failed(..) => 2,
+            StageError::Moved => 0,
+            StageError::Collision => 1,
+            StageError::Failed(..) => 2,
         }
     }
 }
@@ -193,8 +193,8 @@ fn has_object_name(status: &Status) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 pub struct BatchOutcome {
     /// The most severe failure; if several are equal, the failure of the first request.
-    pub result: Result<(), Halt>,
-    /// Whether at least one request ended without [`Halt::Failed`].
+    pub result: Result<(), StageError>,
+    /// Whether at least one request ended without [`StageError::Failed`].
     pub any_succeeded: bool,
     /// Whether so many requests failed that the rest was not tried.
     pub given_up: bool,
@@ -211,7 +211,7 @@ pub async fn send_all_requests<F>(
     requests: impl IntoIterator<Item = F>,
 ) -> BatchOutcome
 where
-    F: Future<Output = Result<(), Halt>>,
+    F: Future<Output = Result<(), StageError>>,
 {
     let max_failures = if carefully {
         MAX_CAREFUL_FAILURES
@@ -245,7 +245,7 @@ where
             };
         };
         match &result {
-            Err(Halt::Failed(..)) => failed += 1,
+            Err(StageError::Failed(..)) => failed += 1,
             _ => succeeded += 1,
         }
         if result.is_err() {
@@ -255,10 +255,13 @@ where
 }
 
 /// The more severe of two results; `a` if both are equal.
-pub fn worse_result(a: Result<(), Halt>, b: Result<(), Halt>) -> Result<(), Halt> {
+pub fn worse_result(
+    a: Result<(), StageError>,
+    b: Result<(), StageError>,
+) -> Result<(), StageError> {
     match (&a, &b) {
         (_, Ok(())) => a,
-        (Err(a_halt), Err(b_halt)) if a_halt.severity() >= b_halt.severity() => a,
+        (Err(first), Err(second)) if first.severity() >= second.severity() => a,
         _ => b,
     }
 }
@@ -269,8 +272,8 @@ mod tests {
 
     use super::*;
 
-    fn failure() -> Result<(), Halt> {
-        Err(Halt::Failed(FailedStep::ScaleOut, "no quota".into()))
+    fn failure() -> Result<(), StageError> {
+        Err(StageError::Failed(FailedStep::ScaleOut, "no quota".into()))
     }
 
     async fn run(carefully: bool, fails: fn(usize) -> bool) -> (usize, BatchOutcome) {
@@ -287,7 +290,7 @@ mod tests {
         (begun.into_inner(), result)
     }
 
-    fn outcome(result: Result<(), Halt>, any_succeeded: bool, begun: usize) -> BatchOutcome {
+    fn outcome(result: Result<(), StageError>, any_succeeded: bool, begun: usize) -> BatchOutcome {
         BatchOutcome {
             result,
             any_succeeded,
@@ -338,9 +341,9 @@ mod tests {
             for _ in n..10 {
                 tokio::task::yield_now().await;
             }
-            Err(Halt::Failed(FailedStep::ScaleOut, n.to_string()))
+            Err(StageError::Failed(FailedStep::ScaleOut, n.to_string()))
         });
-        let reported = Err(Halt::Failed(FailedStep::ScaleOut, "0".into()));
+        let reported = Err(StageError::Failed(FailedStep::ScaleOut, "0".into()));
         assert_eq!(send_all_requests(false, requests).await.result, reported);
     }
 
@@ -358,15 +361,19 @@ mod tests {
             let begun = &begun;
             async move {
                 begun.fetch_add(1, Ordering::Relaxed);
-                if n == 0 { Err(Halt::Moved) } else { Ok(()) }
+                if n == 0 {
+                    Err(StageError::Moved)
+                } else {
+                    Ok(())
+                }
             }
         });
         assert_eq!(
             send_all_requests(false, requests).await.result,
-            Err(Halt::Moved)
+            Err(StageError::Moved)
         );
         assert_eq!(begun.into_inner(), 40);
-        assert_eq!(worse_result(Err(Halt::Moved), failure()), failure());
-        assert_eq!(worse_result(failure(), Err(Halt::Moved)), failure());
+        assert_eq!(worse_result(Err(StageError::Moved), failure()), failure());
+        assert_eq!(worse_result(failure(), Err(StageError::Moved)), failure());
     }
 }

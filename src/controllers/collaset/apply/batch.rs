@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::super::refusals::{BatchKind, RefusalKey};
-use super::super::requests::{BatchOutcome, Halt, send_all_requests, worse_result};
+use super::super::requests::{BatchOutcome, StageError, send_all_requests, worse_result};
 use super::PlanExecution;
 use crate::domain::collaset::status::FailedStep;
 
@@ -32,7 +32,7 @@ struct ReadyWrite<F> {
 /// The failures of the writes of one kind, and when to reconcile again.
 #[derive(Default)]
 struct BatchFailures {
-    by_plan_index: BTreeMap<usize, Halt>,
+    by_plan_index: BTreeMap<usize, StageError>,
     requeue: Option<Duration>,
 }
 
@@ -51,9 +51,9 @@ pub async fn send_batch<F>(
     kind: BatchKind,
     carefully: bool,
     writes: impl IntoIterator<Item = WriteRequest<F>>,
-) -> Result<(), Halt>
+) -> Result<(), StageError>
 where
-    F: Future<Output = Result<(), Halt>>,
+    F: Future<Output = Result<(), StageError>>,
 {
     let mut writes = writes.into_iter().peekable();
     let Some(first_step) = writes.peek().map(|write| write.step) else {
@@ -62,17 +62,17 @@ where
     let (ready, failures) = select_ready_writes(execution, writes);
     let all_of_kind = RefusalKey::All(kind);
     if let Some(message) = backoff_reason(execution, &all_of_kind) {
-        return Err(Halt::Failed(first_step, message));
+        return Err(StageError::Failed(first_step, message));
     }
     let never_refused = ready.partition_point(|write| write.refused_at.is_none());
     let (outcome, failures) = send_ready_writes(execution, carefully, ready, failures).await;
-    let halts = failures.by_plan_index.into_values();
-    let result = halts.map(Err).fold(Ok(()), worse_result);
+    let errors = failures.by_plan_index.into_values();
+    let result = errors.map(Err).fold(Ok(()), worse_result);
     if outcome.any_succeeded {
         execution.state.clear_refusal(&all_of_kind);
     }
     let requeue = match &result {
-        Err(Halt::Failed(_, message)) if outcome.given_up => {
+        Err(StageError::Failed(_, message)) if outcome.given_up => {
             Some(execution.state.record_untried_rest(
                 all_of_kind,
                 message,
@@ -105,8 +105,8 @@ fn select_ready_writes<F>(
         let refused_at = refusal.as_ref().map(|refusal| refusal.at);
         if let Some(refusal) = refusal {
             if let Some(message) = refusal.message {
-                let halt = Halt::Failed(write.step, message);
-                failures.by_plan_index.insert(plan_index, halt);
+                let error = StageError::Failed(write.step, message);
+                failures.by_plan_index.insert(plan_index, error);
             }
             if !refusal.remaining.is_zero() {
                 failures.requeue_after(refusal.remaining);
@@ -131,7 +131,7 @@ async fn send_ready_writes<F>(
     failures: BatchFailures,
 ) -> (BatchOutcome, BatchFailures)
 where
-    F: Future<Output = Result<(), Halt>>,
+    F: Future<Output = Result<(), StageError>>,
 {
     let failures = Mutex::new(failures);
     let requests = ready.into_iter().map(|ready| {
@@ -144,7 +144,7 @@ where
             }
             match &result {
                 Ok(()) => failures.by_plan_index.remove(&plan_index),
-                Err(halt) => failures.by_plan_index.insert(plan_index, halt.clone()),
+                Err(error) => failures.by_plan_index.insert(plan_index, error.clone()),
             };
             result
         }
@@ -157,12 +157,12 @@ where
 pub async fn send_write<F>(
     execution: &PlanExecution<'_>,
     write: WriteRequest<F>,
-) -> Result<(), Halt>
+) -> Result<(), StageError>
 where
-    F: Future<Output = Result<(), Halt>>,
+    F: Future<Output = Result<(), StageError>>,
 {
     if let Some(message) = backoff_reason(execution, &write.key) {
-        return Err(Halt::Failed(write.step, message));
+        return Err(StageError::Failed(write.step, message));
     }
     let (result, pause) = attempt_write(execution, write).await;
     if let Some(pause) = pause {
@@ -175,13 +175,13 @@ where
 async fn attempt_write<F>(
     execution: &PlanExecution<'_>,
     write: WriteRequest<F>,
-) -> (Result<(), Halt>, Option<Duration>)
+) -> (Result<(), StageError>, Option<Duration>)
 where
-    F: Future<Output = Result<(), Halt>>,
+    F: Future<Output = Result<(), StageError>>,
 {
     let result = match execution.context.leadership.is_leading() {
         true => write.request.await,
-        false => Err(Halt::Moved), // the present leader decides from newer caches
+        false => Err(StageError::Moved), // the present leader decides from newer caches
     };
     let state = execution.state;
     let pause = match &result {
@@ -189,10 +189,10 @@ where
             state.clear_refusal(&write.key);
             None
         }
-        Err(Halt::Failed(_, message)) => {
+        Err(StageError::Failed(_, message)) => {
             Some(state.record_refusal(write.key, message, Instant::now(), execution.generation()))
         }
-        Err(Halt::Moved | Halt::Collision) => None,
+        Err(StageError::Moved | StageError::Collision) => None,
     };
     (result, pause)
 }

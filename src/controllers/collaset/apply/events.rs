@@ -4,7 +4,7 @@
 use parking_lot::Mutex;
 
 use super::super::owner;
-use super::super::requests::Halt;
+use super::super::requests::StageError;
 use super::PlanExecution;
 use crate::api::keys;
 use crate::domain::collaset::plan::SetEvent;
@@ -17,11 +17,11 @@ const MAX_NAMED_OBJECTS: usize = 20;
 pub fn announce_plan(
     execution: &PlanExecution<'_>,
     events: &[SetEvent],
-    result: &Result<(), Halt>,
+    result: &Result<(), StageError>,
 ) {
     record_events(execution, events);
     announce_written(execution);
-    if let Err(Halt::Failed(step, _)) = result {
+    if let Err(StageError::Failed(step, _)) = result {
         announce_failure(execution, step.reason(), result);
     }
 }
@@ -90,9 +90,13 @@ pub fn record_events(execution: &PlanExecution<'_>, events: &[SetEvent]) {
     }
 }
 
-/// Records an Event of the failure if `result` is [`Halt::Failed`].
-pub fn announce_failure(execution: &PlanExecution<'_>, reason: &str, result: &Result<(), Halt>) {
-    if let Err(Halt::Failed(_, message)) = result {
+/// Records an Event of the failure if `result` is [`StageError::Failed`].
+pub fn announce_failure(
+    execution: &PlanExecution<'_>,
+    reason: &str,
+    result: &Result<(), StageError>,
+) {
+    if let Err(StageError::Failed(_, message)) = result {
         let subject = owner::set_object_reference(execution.set);
         let recorder = &execution.context.events;
         recorder.record_distinct_event(&subject, true, reason, message);

@@ -5,14 +5,14 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::super::refusals::RefusalKey;
-use super::super::requests::{Halt, RequestError, request_with_deadline};
+use super::super::requests::{RequestError, StageError, request_with_deadline};
 use super::{PlanExecution, events};
 use crate::api::keys;
 use crate::cluster::objects::{CollaSetObject, object_requests};
 use crate::domain::collaset::status::FailedStep;
 
 /// Adds the finalizer. A failure is reported by an Event.
-pub async fn add_finalizer(execution: &PlanExecution<'_>) -> Result<(), Halt> {
+pub async fn add_finalizer(execution: &PlanExecution<'_>) -> Result<(), StageError> {
     let mut all = other_finalizers(execution);
     all.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
     let written = patch_finalizers(execution, &all)
@@ -25,7 +25,7 @@ pub async fn add_finalizer(execution: &PlanExecution<'_>) -> Result<(), Halt> {
 
 /// Checks that the set has the finalizer, by the cached answer of the API server. Without this check, a webhook that
 /// removes the finalizer would cause the write again and again.
-fn check_finalizer_written(execution: &PlanExecution<'_>) -> Result<(), Halt> {
+fn check_finalizer_written(execution: &PlanExecution<'_>) -> Result<(), StageError> {
     let cached = execution
         .objects()
         .sets
@@ -37,18 +37,20 @@ fn check_finalizer_written(execution: &PlanExecution<'_>) -> Result<(), Halt> {
     let description = format!("the finalizer of CollaSet {}", execution.name());
     match is_written {
         true => Ok(()),
-        false => Err(RequestError::not_as_written(&description).into_halt(FailedStep::Revisions)),
+        false => {
+            Err(RequestError::not_as_written(&description).into_stage_error(FailedStep::Revisions))
+        }
     }
 }
 
 /// Removes the finalizer. The set is gone then, unless it has other finalizers.
-pub async fn remove_finalizer(execution: &PlanExecution<'_>) -> Result<(), Halt> {
+pub async fn remove_finalizer(execution: &PlanExecution<'_>) -> Result<(), StageError> {
     let others = other_finalizers(execution);
     let result = patch_finalizers(execution, &others).await;
     events::announce_failure(execution, "FailedRemoveFinalizer", &result);
     match &result {
         Ok(()) => execution.state.clear_refusal(&RefusalKey::Finalizer),
-        Err(Halt::Failed(_, message)) => {
+        Err(StageError::Failed(_, message)) => {
             let now = Instant::now(); // the next status reports this refusal
             execution.state.record_refusal(
                 RefusalKey::Finalizer,
@@ -78,7 +80,7 @@ fn other_finalizers(execution: &PlanExecution<'_>) -> Vec<String> {
 async fn patch_finalizers(
     execution: &PlanExecution<'_>,
     finalizers: &[String],
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let metadata = &execution.set.metadata;
     let patch = Patch::Merge(json!({ "metadata": {
         "uid": metadata.uid,
@@ -95,5 +97,5 @@ async fn patch_finalizers(
     );
     request_with_deadline(&format!("CollaSet {}", execution.name()), request)
         .await
-        .map_err(|error| error.into_halt(FailedStep::Revisions))
+        .map_err(|error| error.into_stage_error(FailedStep::Revisions))
 }

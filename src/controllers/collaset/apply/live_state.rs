@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::refusals::{BatchKind, RefusalKey};
-use super::super::requests::{Halt, request_with_deadline};
+use super::super::requests::{StageError, request_with_deadline};
 use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use crate::api::keys;
@@ -177,7 +177,7 @@ fn required_pod_scope(body: &Value) -> PodScope {
 pub async fn read_for_plan(
     execution: &PlanExecution<'_>,
     plan: &SetPlan,
-) -> Result<LiveState, Halt> {
+) -> Result<LiveState, StageError> {
     let live_state = Mutex::new(LiveState::default());
     let write = WriteRequest {
         key: RefusalKey::LiveRead,
@@ -203,7 +203,10 @@ pub fn drop_unverified_changes(plan: &mut SetPlan) {
     plan.pods.retain(is_change);
 }
 
-async fn read_live_state(execution: &PlanExecution<'_>, plan: &SetPlan) -> Result<LiveState, Halt> {
+async fn read_live_state(
+    execution: &PlanExecution<'_>,
+    plan: &SetPlan,
+) -> Result<LiveState, StageError> {
     if adopts_objects(plan) {
         ensure_not_deleting(execution).await?;
     }
@@ -284,7 +287,7 @@ fn adopts_objects(plan: &SetPlan) -> bool {
 /// Fails if the set is being deleted, because such a set must not adopt anything. With `--cascade=orphan`, the garbage
 /// collector removes the owner references, and it would delete an object that has a new reference after the set is
 /// gone.
-async fn ensure_not_deleting(execution: &PlanExecution<'_>) -> Result<(), Halt> {
+async fn ensure_not_deleting(execution: &PlanExecution<'_>) -> Result<(), StageError> {
     let (client, objects) = (execution.client(), execution.objects());
     let request = object_requests::get_object::<CollaSetObject>(
         client,
@@ -292,17 +295,21 @@ async fn ensure_not_deleting(execution: &PlanExecution<'_>) -> Result<(), Halt> 
         (execution.namespace(), execution.name()),
     );
     let set = request_with_deadline(&format!("CollaSet {}", execution.name()), request).await;
-    let set = set.map_err(|error| error.into_halt(FailedStep::ScaleOut))?;
+    let set = set.map_err(|error| error.into_stage_error(FailedStep::ScaleOut))?;
     let is_live = set.is_some_and(|set| {
         set.metadata.uid.as_deref() == Some(execution.uid())
             && set.metadata.deletion_timestamp.is_none()
     });
-    if is_live { Ok(()) } else { Err(Halt::Moved) }
+    if is_live {
+        Ok(())
+    } else {
+        Err(StageError::Moved)
+    }
 }
 
 /// Fails if orphaned Pods exist that the Pod cache does not contain yet. A set without a pool may be a set that was
 /// deleted and created again, and its orphans would find other Pods in their places.
-async fn ensure_orphans_cached(execution: &PlanExecution<'_>) -> Result<(), Halt> {
+async fn ensure_orphans_cached(execution: &PlanExecution<'_>) -> Result<(), StageError> {
     let selector = execution.set.spec.selector.as_ref();
     let Some(selector) = selector.and_then(|s| Selector::compile(s).ok()) else {
         return Ok(());
@@ -329,7 +336,7 @@ async fn ensure_orphans_cached(execution: &PlanExecution<'_>) -> Result<(), Halt
     })
     .await?;
     if has_uncached {
-        Err(Halt::Moved)
+        Err(StageError::Moved)
     } else {
         Ok(())
     }
@@ -348,7 +355,7 @@ pub async fn for_each_pod(
     execution: &PlanExecution<'_>,
     labels: String,
     keep: impl FnMut(Pod),
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     for_each_listed(execution, "pods", labels, keep).await
 }
 
@@ -363,7 +370,7 @@ pub async fn for_each_pvc(
     execution: &PlanExecution<'_>,
     labels: String,
     mut keep: impl FnMut(Pvc, bool),
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let keep = |manifest: PvcManifest| {
         let mut owners = manifest.metadata.owner_references.iter().flatten();
         let is_owned = owners.any(|owner| owner.uid == execution.uid());
@@ -395,7 +402,7 @@ async fn for_each_listed<T: DeserializeOwned>(
     resource: &str,
     labels: String,
     mut keep: impl FnMut(T),
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let mut params = ListParams::default().limit(PAGE_SIZE);
     if !labels.is_empty() {
         params = params.labels(&labels);
@@ -408,7 +415,7 @@ async fn for_each_listed<T: DeserializeOwned>(
         };
         let page =
             request_with_deadline(&format!("list of {resource} of the namespace"), request).await;
-        let page = page.map_err(|error| error.into_halt(FailedStep::ScaleOut))?;
+        let page = page.map_err(|error| error.into_stage_error(FailedStep::ScaleOut))?;
         page.items.into_iter().for_each(&mut keep);
         let next = page.metadata.continue_.filter(|next| !next.is_empty());
         match next {

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::super::ControllerContext;
 use super::reconcile_state::{MIN_RECONCILE_INTERVAL, ReconcileState};
-use super::requests::{Halt, worse_result};
+use super::requests::{StageError, worse_result};
 use crate::api::collaset::CollaSet;
 use crate::cluster::objects::ObjectCaches;
 use crate::domain::collaset::observed::{InstancePool, ObservedSet, Pvc};
@@ -164,7 +164,7 @@ pub async fn apply_plan(execution: &PlanExecution<'_>, mut plan: SetPlan) -> App
         return ApplyOutcome::All(*execution.requeue.lock());
     }
     let result = match revisions {
-        Err(Halt::Moved | Halt::Collision) => revisions,
+        Err(StageError::Moved | StageError::Collision) => revisions,
         revisions => worse_result(revisions, run_stages(execution, &mut plan).await),
     };
     finish_plan(execution, plan, result).await
@@ -174,7 +174,7 @@ pub async fn apply_plan(execution: &PlanExecution<'_>, mut plan: SetPlan) -> App
 async fn finish_plan(
     execution: &PlanExecution<'_>,
     plan: SetPlan,
-    mut result: Result<(), Halt>,
+    mut result: Result<(), StageError>,
 ) -> ApplyOutcome {
     if !execution.context.leadership.is_leading() {
         events::announce_written(execution);
@@ -200,27 +200,29 @@ async fn finish_plan(
         result = finalizer::remove_finalizer(execution).await;
     }
     match (result, status) {
-        (Err(Halt::Failed(..)), _) if plan.add_finalizer || plan.remove_finalizer => {
+        (Err(StageError::Failed(..)), _) if plan.add_finalizer || plan.remove_finalizer => {
             ApplyOutcome::Failed
         }
-        (Err(Halt::Moved | Halt::Collision), _) | (_, Err(_)) => ApplyOutcome::Moved,
-        (Ok(()) | Err(Halt::Failed(..)), Ok(())) => ApplyOutcome::All(*execution.requeue.lock()),
+        (Err(StageError::Moved | StageError::Collision), _) | (_, Err(_)) => ApplyOutcome::Moved,
+        (Ok(()) | Err(StageError::Failed(..)), Ok(())) => {
+            ApplyOutcome::All(*execution.requeue.lock())
+        }
     }
 }
 
-async fn run_stages(execution: &PlanExecution<'_>, plan: &mut SetPlan) -> Result<(), Halt> {
+async fn run_stages(execution: &PlanExecution<'_>, plan: &mut SetPlan) -> Result<(), StageError> {
     let (live_state, live_read) = match live_state::read_for_plan(execution, plan).await {
         Ok(live_state) => (live_state, Ok(())),
-        Err(halt @ Halt::Failed(..)) => {
+        Err(error @ StageError::Failed(..)) => {
             live_state::drop_unverified_changes(plan);
-            (live_state::LiveState::default(), Err(halt))
+            (live_state::LiveState::default(), Err(error))
         }
-        Err(halt) => return Err(halt),
+        Err(error) => return Err(error),
     };
     let pool = resource_context::write_resource_context(execution, plan.pool.clone()).await;
     match pool {
-        Err(Halt::Moved | Halt::Collision) => return pool,
-        Err(Halt::Failed(..)) => {
+        Err(StageError::Moved | StageError::Collision) => return pool,
+        Err(StageError::Failed(..)) => {
             let whole = take(plan);
             *plan = without_pool_writes(whole, execution.pool.map(|pool| &**pool));
         }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::RefusalKey;
-use super::super::requests::Halt;
+use super::super::requests::StageError;
 use super::batch::{self, WriteRequest};
 use super::{PlanExecution, live_state};
 use crate::domain::collaset::observed::Pvc;
@@ -28,7 +28,7 @@ type LiveDependents = (Vec<Arc<Pod>>, Vec<Arc<Pvc>>);
 pub async fn release_uncached_dependents(
     execution: &PlanExecution<'_>,
     plan: &mut SetPlan,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     if !plan.remove_finalizer {
         return Ok(());
     }
@@ -69,7 +69,7 @@ pub async fn release_uncached_dependents(
 }
 
 /// All Pods and PVCs of a set that orphans its Pods.
-async fn list_all_dependents(execution: &PlanExecution<'_>) -> Result<LiveDependents, Halt> {
+async fn list_all_dependents(execution: &PlanExecution<'_>) -> Result<LiveDependents, StageError> {
     let mut pods = Vec::new();
     live_state::for_each_pod(execution, String::new(), |pod| {
         let mut owners = pod.metadata.owner_references.iter();
@@ -83,7 +83,7 @@ async fn list_all_dependents(execution: &PlanExecution<'_>) -> Result<LiveDepend
 
 /// The PVCs that stay when a set deletes its Pods: PVCs that the set retains or keeps, and PVCs that a foreign Pod
 /// mounts.
-async fn list_retained_pvcs(execution: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc>>, Halt> {
+async fn list_retained_pvcs(execution: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc>>, StageError> {
     let mut pvcs = list_pvcs(execution).await?;
     if pvcs.is_empty() || ResolvedStrategy::from_spec(&execution.set.spec).retain_deleted {
         return Ok(pvcs);
@@ -100,7 +100,7 @@ async fn list_retained_pvcs(execution: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc
     Ok(pvcs)
 }
 
-async fn list_pvcs(execution: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc>>, Halt> {
+async fn list_pvcs(execution: &PlanExecution<'_>) -> Result<Vec<Arc<Pvc>>, StageError> {
     let mut pvcs = Vec::new();
     let keep = |pvc, is_owned| {
         if is_owned {

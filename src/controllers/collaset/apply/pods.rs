@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::super::names::NameSlot;
 use super::super::reconcile_state::{HELD_BACKOFF, MIN_RECONCILE_INTERVAL};
 use super::super::refusals::{BatchKind, RefusalKey};
-use super::super::requests::{Halt, RequestError, request_with_deadline, worse_result};
+use super::super::requests::{RequestError, StageError, request_with_deadline, worse_result};
 use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use super::dry_runs::{self, DryRunOutcome};
@@ -37,7 +37,7 @@ pub async fn write_pods(
     execution: &PlanExecution<'_>,
     changes: Vec<PodChange>,
     live_state: &LiveState,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let is_creation = |change: &PodChange| matches!(change, PodChange::Create { .. });
     let has_dry_run = |change: &PodChange| matches!(change, PodChange::Patch(patch) if dry_runs::needs_dry_run(execution, patch));
     let is_in_place = |change: &PodChange| matches!(change, PodChange::Patch(patch) if patch.in_place_target.is_some());
@@ -64,7 +64,7 @@ fn pod_write_request<'a>(
     execution: &'a PlanExecution<'a>,
     change: PodChange,
     live_state: &'a LiveState,
-) -> WriteRequest<impl Future<Output = Result<(), Halt>> + 'a> {
+) -> WriteRequest<impl Future<Output = Result<(), StageError>> + 'a> {
     let pod_write_key = |pod: &Pod| RefusalKey::PodWrite(pod.metadata.uid.clone());
     let (key, step) = match &change {
         PodChange::Create { id, body } => (RefusalKey::Pod(*id), creation_step(body)),
@@ -92,12 +92,12 @@ async fn apply_pod_change(
     change: PodChange,
     step: FailedStep,
     live_state: &LiveState,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     match change {
         PodChange::Create { id, body } => create_pod(execution, id, body, step, live_state).await,
         PodChange::Patch(change) => {
             let result = back_off_if_held(execution, &change.pod, patch_pod(execution, &change));
-            result.await.map_err(|error| error.into_halt(step))
+            result.await.map_err(|error| error.into_stage_error(step))
         }
         PodChange::Delete(pod, event) => {
             let request = async {
@@ -115,7 +115,7 @@ async fn apply_pod_change(
                 Ok(())
             };
             let result = back_off_if_held(execution, &pod, request);
-            result.await.map_err(|error| error.into_halt(step))
+            result.await.map_err(|error| error.into_stage_error(step))
         }
     }
 }
@@ -154,9 +154,9 @@ async fn create_pod(
     mut body: Value,
     step: FailedStep,
     live_state: &LiveState,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     if !live_state.is_enough_for(&body) {
-        return Err(Halt::Moved);
+        return Err(StageError::Moved);
     }
     if let Some(pod) = live_state.unmanaged_pod(id, live_state::mounted_pvc_names(&body)) {
         return restore_pod_label(execution, pod).await;
@@ -165,11 +165,11 @@ async fn create_pod(
         let message = format!(
             "instance ID {id}: waiting for Pod {pod}, which still mounts PVC {pvc}, to end"
         );
-        return Err(Halt::Failed(step, message));
+        return Err(StageError::Failed(step, message));
     }
     fence::fence_pvcs(execution, live_state::mounted_pvc_names(&body))
         .await
-        .map_err(|error| error.into_halt(step))?;
+        .map_err(|error| error.into_stage_error(step))?;
     let slot = NameSlot::Pod(id);
     let name = assign_name(execution, &slot, &mut body);
     let request = pod_requests::create_pod(execution.client(), execution.namespace(), &body);
@@ -182,7 +182,9 @@ async fn create_pod(
                 // The name of the Pod is kept. Otherwise another Pod would be created each time, because no cache shows
                 // a Pod without the control label.
                 execution.state.mark_altered(&slot, pod.metadata.uid);
-                return Err(RequestError::not_as_created(&format!("Pod {name}")).into_halt(step));
+                return Err(
+                    RequestError::not_as_created(&format!("Pod {name}")).into_stage_error(step)
+                );
             }
             execution.state.forget_name(&slot);
             if let Some(revision) = pod.label(keys::REVISION) {
@@ -194,7 +196,7 @@ async fn create_pod(
         Err(RequestError::Exists) => {
             resolve_name_conflict(execution, id, &slot, &name, &body).await
         }
-        Err(error) => Err(error.into_halt(step)),
+        Err(error) => Err(error.into_stage_error(step)),
     }
 }
 
@@ -208,16 +210,16 @@ fn creation_step(body: &Value) -> FailedStep {
 
 /// Gives a Pod its control label back, which somebody removed. Without the label the caches do not show the Pod, and
 /// the controller would create another Pod beside it.
-async fn restore_pod_label(execution: &PlanExecution<'_>, pod: &Pod) -> Result<(), Halt> {
+async fn restore_pod_label(execution: &PlanExecution<'_>, pod: &Pod) -> Result<(), StageError> {
     let mut metadata = pod_preconditions(pod, pod.metadata.resource_version);
     metadata["labels"] = json!({ keys::CONTROL: keys::CONTROL_VALUE });
     let sent = patch_for_pod(execution, pod, None, json!({ "metadata": metadata })).await;
-    let written = sent.map_err(|error| error.into_halt(FailedStep::ScaleOut))?;
+    let written = sent.map_err(|error| error.into_stage_error(FailedStep::ScaleOut))?;
     match written.is_managed() {
         true => Ok(()),
         false => {
             let description = format!("Pod {}", pod.metadata.name);
-            Err(RequestError::not_as_written(&description).into_halt(FailedStep::ScaleOut))
+            Err(RequestError::not_as_written(&description).into_stage_error(FailedStep::ScaleOut))
         }
     }
 }
@@ -230,13 +232,13 @@ async fn resolve_name_conflict(
     slot: &NameSlot,
     name: &str,
     body: &Value,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let request = pod_requests::get_pod(execution.client(), execution.namespace(), name);
     let existing = request_with_deadline(&format!("reading of Pod {name}"), request)
         .await
-        .map_err(|error| error.into_halt(FailedStep::ScaleOut))?;
+        .map_err(|error| error.into_stage_error(FailedStep::ScaleOut))?;
     let Some(existing) = existing else {
-        return Err(Halt::Moved); // the Pod has gone since
+        return Err(StageError::Moved); // the Pod has gone since
     };
     let is_chosen = body["metadata"]["generateName"].is_string();
     if is_own_pod(execution.set, id, &existing) && !existing.is_managed() {
@@ -248,13 +250,13 @@ async fn resolve_name_conflict(
         }
         execution.state.forget_name(slot);
         if is_chosen {
-            return Err(Halt::Moved); // the next Pod has another name
+            return Err(StageError::Moved); // the next Pod has another name
         }
         let message = format!(
             "instance ID {id}: waiting for Pod {name} to end, which lacks the label {}",
             keys::CONTROL
         );
-        return Err(Halt::Failed(FailedStep::ScaleOut, message));
+        return Err(StageError::Failed(FailedStep::ScaleOut, message));
     }
     if is_own_pod(execution.set, id, &existing) {
         execution
@@ -271,21 +273,20 @@ async fn resolve_name_conflict(
             .label(keys::INSTANCE_ID)
             .is_some_and(|label| label != id.to_string());
     if is_altered && !is_foreign && !existing.is_terminating() {
-        return Err(
-            RequestError::not_as_created(&format!("Pod {name}")).into_halt(creation_step(body))
-        );
+        return Err(RequestError::not_as_created(&format!("Pod {name}"))
+            .into_stage_error(creation_step(body)));
     }
     if is_chosen {
         execution.state.forget_name(slot);
-        return Err(Halt::Moved);
+        return Err(StageError::Moved);
     }
     if existing.is_terminating() {
-        return Err(Halt::Moved);
+        return Err(StageError::Moved);
     }
     let message = format!(
         "Pod {name} has the name of instance ID {id} and does not belong to this CollaSet; delete it"
     );
-    Err(Halt::Failed(FailedStep::ScaleOut, message))
+    Err(StageError::Failed(FailedStep::ScaleOut, message))
 }
 
 fn is_own_pod(set: &CollaSet, id: i64, pod: &Pod) -> bool {

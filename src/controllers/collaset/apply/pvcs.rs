@@ -10,7 +10,7 @@ use tracing::debug;
 use super::super::names::NameSlot;
 use super::super::owner;
 use super::super::refusals::{BatchKind, RefusalKey};
-use super::super::requests::{Halt, RequestError, request_with_deadline, worse_result};
+use super::super::requests::{RequestError, StageError, request_with_deadline, worse_result};
 use super::batch::{self, WriteRequest};
 use super::live_state::LiveState;
 use super::{PlanExecution, pods};
@@ -29,7 +29,7 @@ pub async fn write_pvcs(
     execution: &PlanExecution<'_>,
     changes: Vec<PvcChange>,
     live_state: &LiveState,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let creates = |change: &PvcChange| matches!(change, PvcChange::Create { .. });
     let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
     let others = others
@@ -49,7 +49,7 @@ fn pvc_write_request<'a>(
     execution: &'a PlanExecution<'a>,
     change: PvcChange,
     live_state: &'a LiveState,
-) -> WriteRequest<impl Future<Output = Result<(), Halt>> + 'a> {
+) -> WriteRequest<impl Future<Output = Result<(), StageError>> + 'a> {
     let key = match &change {
         PvcChange::Create { id, template, .. } => RefusalKey::Pvc(*id, template.clone()),
         PvcChange::Patch { pvc, .. } | PvcChange::Delete(pvc) | PvcChange::Retain(pvc) => {
@@ -59,9 +59,9 @@ fn pvc_write_request<'a>(
     let step = pvc_step(execution, &change);
     let request = async move {
         let result = apply_pvc_change(execution, change, live_state).await;
-        result.map_err(|halt| match halt {
-            Halt::Failed(_, message) => Halt::Failed(step, message),
-            halt => halt,
+        result.map_err(|error| match error {
+            StageError::Failed(_, message) => StageError::Failed(step, message),
+            error => error,
         })
     };
     WriteRequest { key, step, request }
@@ -96,7 +96,7 @@ async fn apply_pvc_change(
     execution: &PlanExecution<'_>,
     change: PvcChange,
     live_state: &LiveState,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let result = match change {
         PvcChange::Create { id, template, body } => {
             let result = match live_state.unmanaged_pvc(id, &template) {
@@ -117,7 +117,7 @@ async fn apply_pvc_change(
         }
         PvcChange::Delete(pvc) => return delete_pvc(execution, &pvc, live_state).await,
     };
-    result.map_err(|error| error.into_halt(FailedStep::Pvcs))
+    result.map_err(|error| error.into_stage_error(FailedStep::Pvcs))
 }
 
 /// Deletes a PVC, unless a Pod mounts it. The live reads show such a Pod even if no cache contains the Pod.
@@ -125,7 +125,7 @@ async fn delete_pvc(
     execution: &PlanExecution<'_>,
     pvc: &Pvc,
     live_state: &LiveState,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let now = Instant::now();
     if let Some(remaining) = execution.mounted_pvc_backoff(pvc, now) {
         execution.requeue_after(remaining);
@@ -137,7 +137,7 @@ async fn delete_pvc(
     }
     let object = (execution.namespace(), &*pvc.name, &*pvc.uid);
     if !live_state.is_fresh() {
-        return Err(Halt::Moved);
+        return Err(StageError::Moved);
     }
     execution.state.unfence_pvc(&pvc.uid);
     // The PVC may have left the set by now.
@@ -153,12 +153,12 @@ async fn delete_pvc(
     if deleted.is_ok() {
         execution.deleted_pvcs.lock().push(pvc.name.clone());
     }
-    deleted.map_err(|error| error.into_halt(FailedStep::Pvcs))
+    deleted.map_err(|error| error.into_stage_error(FailedStep::Pvcs))
 }
 
 /// Handles a PVC to be deleted that is mounted by a Pod which no cache contains. The PVC stays for now. A set that is
 /// being deleted releases the PVC; otherwise the garbage collector would delete the PVC.
-async fn spare_mounted_pvc(execution: &PlanExecution<'_>, pvc: &Pvc) -> Result<(), Halt> {
+async fn spare_mounted_pvc(execution: &PlanExecution<'_>, pvc: &Pvc) -> Result<(), StageError> {
     if execution.set.metadata.deletion_timestamp.is_none() {
         execution
             .state
@@ -173,7 +173,7 @@ async fn spare_mounted_pvc(execution: &PlanExecution<'_>, pvc: &Pvc) -> Result<(
         OwnershipChange::Release,
     )
     .await;
-    result.map_err(|error| error.into_halt(FailedStep::Pvcs))
+    result.map_err(|error| error.into_stage_error(FailedStep::Pvcs))
 }
 
 async fn patch_pvc_metadata(
@@ -229,18 +229,18 @@ fn record_pvc_retention(execution: &PlanExecution<'_>, pvc: &Pvc, labels: &Label
 
 /// Gives a PVC its control label back, which somebody removed. Without the label the caches do not show the PVC, and
 /// the next Pod of its instance would start with an empty PVC.
-async fn restore_pvc_label(execution: &PlanExecution<'_>, pvc: &Pvc) -> Result<(), Halt> {
+async fn restore_pvc_label(execution: &PlanExecution<'_>, pvc: &Pvc) -> Result<(), StageError> {
     let control = Some(keys::CONTROL_VALUE.to_owned());
     let labels = LabelPatch([(keys::CONTROL.to_owned(), control)].into());
     let result = patch_pvc_metadata(execution, pvc, &labels, OwnershipChange::Keep).await;
-    result.map_err(|error| error.into_halt(FailedStep::Pvcs))
+    result.map_err(|error| error.into_stage_error(FailedStep::Pvcs))
 }
 
 async fn create_pvc(
     execution: &PlanExecution<'_>,
     slot: &NameSlot,
     mut body: Value,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let is_given = body["metadata"]["name"].is_string();
     let name = pods::assign_name(execution, slot, &mut body);
     let (client, objects, namespace) = (
@@ -249,7 +249,7 @@ async fn create_pvc(
         execution.namespace(),
     );
     let description = describe_pvc(&name);
-    let halt = |error: RequestError| error.into_halt(FailedStep::Pvcs);
+    let stage_error = |error: RequestError| error.into_stage_error(FailedStep::Pvcs);
     let request = object_requests::create_object::<PvcObject>(client, objects, namespace, &body);
     match request_with_deadline(&description, request).await {
         Ok(uid) if is_pvc_as_written(execution, &name, &body) => {
@@ -259,15 +259,15 @@ async fn create_pvc(
         }
         Ok(uid) => {
             execution.state.mark_altered(slot, uid); // the name is kept; otherwise another PVC would be made each time
-            return Err(halt(RequestError::not_as_created(&description)));
+            return Err(stage_error(RequestError::not_as_created(&description)));
         }
         Err(RequestError::Exists) => {}
-        Err(error) => return Err(halt(error)),
+        Err(error) => return Err(stage_error(error)),
     }
     let request = object_requests::get_object::<PvcObject>(client, objects, (namespace, &name));
     let existing = request_with_deadline(&description, request)
         .await
-        .map_err(halt)?;
+        .map_err(stage_error)?;
     if is_pvc_as_written(execution, &name, &body) {
         execution.state.forget_name(slot);
         return Ok(());
@@ -275,13 +275,13 @@ async fn create_pvc(
     if is_given {
         let labels = &body["metadata"]["labels"];
         let message = describe_foreign_pvc(execution, existing.as_deref(), &name, labels);
-        return Err(Halt::Failed(FailedStep::Pvcs, message));
+        return Err(StageError::Failed(FailedStep::Pvcs, message));
     }
     if execution.state.altered_uid(slot).is_some() {
-        return Err(halt(RequestError::not_as_created(&description)));
+        return Err(stage_error(RequestError::not_as_created(&description)));
     }
     execution.state.forget_name(slot); // another object has the name
-    Err(Halt::Moved)
+    Err(StageError::Moved)
 }
 
 /// Whether the cache contains the PVC of this body, with its owner and the labels that identify it.

@@ -5,7 +5,7 @@ use kube::core::params::Patch;
 use serde_json::json;
 
 use super::super::refusals::RefusalKey;
-use super::super::requests::{Halt, request_with_deadline};
+use super::super::requests::{StageError, request_with_deadline};
 use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use crate::api::keys;
@@ -18,7 +18,7 @@ use crate::domain::collaset::status::FailedStep;
 pub async fn write_resource_context(
     execution: &PlanExecution<'_>,
     wanted: Option<Vec<ContextDetail>>,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let Some(contexts) = wanted else {
         return Ok(());
     };
@@ -33,7 +33,7 @@ pub async fn write_resource_context(
 async fn replace_resource_context(
     execution: &PlanExecution<'_>,
     contexts: Vec<ContextDetail>,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let (client, objects, namespace) = (
         execution.client(),
         execution.objects(),
@@ -76,5 +76,5 @@ async fn replace_resource_context(
             request_with_deadline(&description, request).await
         }
     };
-    result.map_err(|error| error.into_halt(FailedStep::Pool))
+    result.map_err(|error| error.into_stage_error(FailedStep::Pool))
 }

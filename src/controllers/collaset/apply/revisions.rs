@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::super::owner;
 use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::{BatchKind, RefusalKey};
-use super::super::requests::{Halt, RequestError, request_with_deadline, worse_result};
+use super::super::requests::{RequestError, StageError, request_with_deadline, worse_result};
 use super::PlanExecution;
 use super::batch::{self, WriteRequest};
 use crate::api::keys;
@@ -23,7 +23,7 @@ use crate::domain::collaset::status::FailedStep;
 pub async fn write_revisions(
     execution: &PlanExecution<'_>,
     changes: Vec<RevisionChange>,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let is_new = |change: &RevisionChange| {
         matches!(
             change,
@@ -36,7 +36,7 @@ pub async fn write_revisions(
         let write = revision_write_request(execution, change);
         result = worse_result(result, batch::send_write(execution, write).await);
     }
-    if matches!(result, Err(Halt::Moved | Halt::Collision)) {
+    if matches!(result, Err(StageError::Moved | StageError::Collision)) {
         return result;
     }
     let others = others
@@ -67,7 +67,7 @@ pub fn is_template_revision_refused(execution: &PlanExecution<'_>) -> bool {
 fn revision_write_request<'a>(
     execution: &'a PlanExecution<'a>,
     change: RevisionChange,
-) -> WriteRequest<impl Future<Output = Result<(), Halt>> + 'a> {
+) -> WriteRequest<impl Future<Output = Result<(), StageError>> + 'a> {
     let key = match &change {
         RevisionChange::Create(_) | RevisionChange::Renumber(..) => RefusalKey::Revision,
         RevisionChange::MarkStable(revision, _)
@@ -85,7 +85,7 @@ fn revision_write_request<'a>(
 async fn apply_revision_change(
     execution: &PlanExecution<'_>,
     change: RevisionChange,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let result = match change {
         RevisionChange::Create(revision) => {
             return execution.requeue_if_written(create_revision(execution, &revision).await);
@@ -128,10 +128,14 @@ async fn apply_revision_change(
             request_with_deadline(&describe_revision(&revision), request).await
         }
     };
-    execution.requeue_if_written(result.map_err(|error| error.into_halt(FailedStep::Revisions)))
+    execution
+        .requeue_if_written(result.map_err(|error| error.into_stage_error(FailedStep::Revisions)))
 }
 
-async fn create_revision(execution: &PlanExecution<'_>, revision: &Revision) -> Result<(), Halt> {
+async fn create_revision(
+    execution: &PlanExecution<'_>,
+    revision: &Revision,
+) -> Result<(), StageError> {
     let mut body = json!({
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -159,34 +163,35 @@ async fn create_revision(execution: &PlanExecution<'_>, revision: &Revision) -> 
             let is_created =
                 |cached: &Revision| is_revision_as_written(execution, revision, cached);
             check_revision_written(execution, revision, is_created)
-                .map_err(|error| error.into_halt(FailedStep::Revisions))
+                .map_err(|error| error.into_stage_error(FailedStep::Revisions))
         }
         Err(RequestError::Exists) => {
             let object = (execution.namespace(), &*revision.name);
             let request = object_requests::get_object::<RevisionObject>(client, objects, object);
             let existing = request_with_deadline(&describe_revision(revision), request)
                 .await
-                .map_err(|error| error.into_halt(FailedStep::Revisions))?;
+                .map_err(|error| error.into_stage_error(FailedStep::Revisions))?;
             check_existing_revision(execution, revision, existing).await
         }
-        Err(error) => Err(error.into_halt(FailedStep::Revisions)),
+        Err(error) => Err(error.into_stage_error(FailedStep::Revisions)),
     }
 }
 
 /// Handles a revision whose name exists. If an earlier attempt created the revision, this function restores what
-/// somebody removed from it. If the revision has other data or another owner, [`Halt::Collision`] causes another name.
+/// somebody removed from it. If the revision has other data or another owner, [`StageError::Collision`] causes another
+/// name.
 async fn check_existing_revision(
     execution: &PlanExecution<'_>,
     wanted: &Revision,
     existing: Option<Arc<Revision>>,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let own = Some(execution.uid());
     let may_be_ours = |existing: &Revision| {
         let owner = existing.controller.as_deref();
         (owner.is_none() || owner == own) && existing.data == wanted.data
     };
     let Some(existing) = existing.filter(|existing| may_be_ours(existing)) else {
-        return Err(Halt::Collision);
+        return Err(StageError::Collision);
     };
     if is_revision_as_written(execution, wanted, &existing) {
         return Ok(());
@@ -196,7 +201,7 @@ async fn check_existing_revision(
     let result = patch_revision(execution, &existing, body, owners).await;
     let is_repaired = |cached: &Revision| is_revision_as_written(execution, wanted, cached);
     let repaired = result.and_then(|()| check_revision_written(execution, wanted, is_repaired));
-    repaired.map_err(|error| error.into_halt(FailedStep::Revisions))
+    repaired.map_err(|error| error.into_stage_error(FailedStep::Revisions))
 }
 
 /// Whether a revision has the data, the labels and the owner that it was to be created with.

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::RefusalKey;
-use super::super::requests::{Halt, RequestError, request_with_deadline};
+use super::super::requests::{RequestError, StageError, request_with_deadline};
 use super::batch::{self, WriteRequest};
 use super::{PlanExecution, events};
 use crate::api::keys;
@@ -16,7 +16,7 @@ use crate::domain::collaset::status::FailedStep;
 
 /// Removes the annotation. A refusal is reported by an Event and is not an error: the status has recorded the command,
 /// so it is not carried out again.
-pub async fn clear_rollout_command(execution: &PlanExecution<'_>) -> Result<(), Halt> {
+pub async fn clear_rollout_command(execution: &PlanExecution<'_>) -> Result<(), StageError> {
     let step = FailedStep::Update;
     let write = WriteRequest {
         key: RefusalKey::Command,
@@ -25,7 +25,7 @@ pub async fn clear_rollout_command(execution: &PlanExecution<'_>) -> Result<(), 
     };
     let removed = batch::send_write(execution, write).await;
     match &removed {
-        Err(Halt::Failed(..)) => {
+        Err(StageError::Failed(..)) => {
             events::announce_failure(execution, "RolloutCommandNotRemoved", &removed);
             Ok(())
         }
@@ -42,7 +42,7 @@ pub async fn clear_rollout_command(execution: &PlanExecution<'_>) -> Result<(), 
 async fn remove_command_annotation(
     execution: &PlanExecution<'_>,
     step: FailedStep,
-) -> Result<(), Halt> {
+) -> Result<(), StageError> {
     let metadata = &execution.set.metadata;
     let annotations = metadata.annotations.as_ref();
     let command = annotations.and_then(|annotations| annotations.get(keys::ROLLOUT));
@@ -66,7 +66,7 @@ async fn remove_command_annotation(
     );
     request_with_deadline(&description, request)
         .await
-        .map_err(|error| error.into_halt(step))?;
+        .map_err(|error| error.into_stage_error(step))?;
     let cached = execution
         .objects()
         .sets
@@ -75,7 +75,7 @@ async fn remove_command_annotation(
     let is_unchanged =
         |annotations: &BTreeMap<String, String>| annotations.get(keys::ROLLOUT) == command;
     match command.is_some() && annotations.as_ref().is_some_and(is_unchanged) {
-        true => Err(RequestError::not_as_written(&description).into_halt(step)),
+        true => Err(RequestError::not_as_written(&description).into_stage_error(step)),
         false => Ok(()),
     }
 }

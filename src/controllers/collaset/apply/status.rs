@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::RefusalKey;
-use super::super::requests::{Halt, RequestError, request_with_deadline};
+use super::super::requests::{RequestError, StageError, request_with_deadline};
 use super::{PlanExecution, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::objects::{CollaSetObject, object_requests};
@@ -24,7 +24,7 @@ pub async fn write_set_status(
     execution: &PlanExecution<'_>,
     (planned, shortfall): (Option<CollaSetStatus>, &Shortfall),
     events_after_status: &[SetEvent],
-    result: &Result<(), Halt>,
+    result: &Result<(), StageError>,
 ) -> Result<(), RequestError> {
     let stored = execution.set.status.as_ref();
     let current = stored.cloned().unwrap_or_default();
@@ -73,7 +73,7 @@ pub async fn write_set_status(
 /// delay the count of a collision, because the next plan needs the count.
 fn pause_before_write(
     execution: &PlanExecution<'_>,
-    result: &Result<(), Halt>,
+    result: &Result<(), StageError>,
 ) -> Option<Duration> {
     let (state, now) = (execution.state, Instant::now());
     let refusal = state.active_refusal(&RefusalKey::Status, now, execution.generation());
@@ -81,7 +81,7 @@ fn pause_before_write(
         return Some(remaining);
     }
     let pause = state.begin_status_write(now);
-    pause.filter(|_| *result != Err(Halt::Collision))
+    pause.filter(|_| *result != Err(StageError::Collision))
 }
 
 async fn patch_status(execution: &PlanExecution<'_>, status: Value) -> Result<(), RequestError> {
@@ -116,7 +116,7 @@ fn report_unwritten_status(execution: &PlanExecution<'_>, message: String) {
     events::announce_failure(
         execution,
         "StatusNotWritten",
-        &Err(Halt::Failed(FailedStep::Update, message)),
+        &Err(StageError::Failed(FailedStep::Update, message)),
     );
 }
 
@@ -141,21 +141,23 @@ fn is_spec_edited(execution: &PlanExecution<'_>) -> bool {
 fn desired_status(
     current: &CollaSetStatus,
     (planned, shortfall): (Option<CollaSetStatus>, &Shortfall),
-    result: &Result<(), Halt>,
+    result: &Result<(), StageError>,
     now: Timestamp,
 ) -> CollaSetStatus {
     let mut status = planned.unwrap_or_else(|| current.clone());
-    if matches!(result, Err(Halt::Moved | Halt::Collision)) && current.current_revision.is_empty() {
+    if matches!(result, Err(StageError::Moved | StageError::Collision))
+        && current.current_revision.is_empty()
+    {
         // The cache is stale, so the stable revision may have changed.
         status.current_revision.clear();
     }
     match result {
-        Ok(()) | Err(Halt::Moved) => {}
-        Err(Halt::Collision) => {
+        Ok(()) | Err(StageError::Moved) => {}
+        Err(StageError::Collision) => {
             let count = current.collision_count.unwrap_or(0);
             status.collision_count = Some(count.wrapping_add(1));
         }
-        Err(Halt::Failed(step, message)) => {
+        Err(StageError::Failed(step, message)) => {
             let failure = (*step, message.as_str());
             report_failed_step(&mut status, &current.conditions, failure, shortfall, now);
         }
@@ -251,7 +253,7 @@ mod tests {
             ]);
             Some(status(json!({ "replicas": 2, "conditions": conditions })))
         };
-        let result = Err(Halt::Failed(FailedStep::ScaleOut, "no quota".into()));
+        let result = Err(StageError::Failed(FailedStep::ScaleOut, "no quota".into()));
         let first = desired_status(
             &CollaSetStatus::default(),
             (planned(), &Shortfall::default()),
@@ -278,7 +280,7 @@ mod tests {
         let status = desired_status(
             &CollaSetStatus::default(),
             (planned, &Shortfall::default()),
-            &Err(Halt::Failed(FailedStep::ScaleIn, "policy".into())),
+            &Err(StageError::Failed(FailedStep::ScaleIn, "policy".into())),
             Timestamp::UNIX_EPOCH,
         );
         let types: Vec<_> = status.conditions.iter().map(|c| &*c.type_).collect();
@@ -292,7 +294,7 @@ mod tests {
         let after = desired_status(
             &current,
             (None, &Shortfall::default()),
-            &Err(Halt::Collision),
+            &Err(StageError::Collision),
             now,
         );
         assert_eq!(after.collision_count, Some(3));
