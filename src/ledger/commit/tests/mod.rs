@@ -40,7 +40,7 @@ enum Mishap {
     /// The API server refuses the write, because the server lacks a right.
     Refused,
     /// The write stops half-way: it notifies `reached`, and waits for `on`.
-    Halt {
+    Pause {
         reached: Arc<Notify>,
         on: Arc<Notify>,
     },
@@ -48,7 +48,7 @@ enum Mishap {
 
 /// A store of rules in memory, with ten Pods that are all available.
 #[derive(Default)]
-struct Memory {
+struct InMemoryStore {
     rules: Mutex<HashMap<RuleKey, RuleSnapshot>>,
     mishaps: Mutex<VecDeque<Mishap>>,
     /// Position of the Pods in etcd.
@@ -81,7 +81,7 @@ impl BudgetView<Uid> for TenPods {
     }
 }
 
-impl LedgerStore for Memory {
+impl LedgerStore for InMemoryStore {
     fn cached_snapshot(&self, key: &RuleKey) -> Option<RuleSnapshot> {
         self.rules.lock().get(key).cloned()
     }
@@ -113,7 +113,7 @@ impl LedgerStore for Memory {
                 Some(Mishap::Conflict) => return Err(WriteError::Conflict),
                 Some(Mishap::NotStored) => return Err(WriteError::NotStored("dropped".into())),
                 Some(Mishap::Refused) => return Err(WriteError::Unreachable("forbidden".into())),
-                Some(Mishap::Halt { reached, on }) => {
+                Some(Mishap::Pause { reached, on }) => {
                     reached.notify_one();
                     on.notified().await;
                 }
@@ -198,7 +198,7 @@ impl LedgerStore for Memory {
     }
 }
 
-impl Memory {
+impl InMemoryStore {
     /// Adds a rule that lets five of the ten Pods go.
     fn rule(&self, name: &str) -> RuleKey {
         self.rule_of(name, 5)
@@ -246,11 +246,11 @@ impl Memory {
         self.mishaps.lock().extend(mishaps);
     }
 
-    /// Halts the next write. The first handle is notified when the write has stopped. Notifying the second handle lets
+    /// Pauses the next write. The first handle is notified when the write has stopped. Notifying the second handle lets
     /// the write go on.
-    fn halt(&self) -> (Arc<Notify>, Arc<Notify>) {
+    fn pause_next_write(&self) -> (Arc<Notify>, Arc<Notify>) {
         let (reached, on) = <(Arc<Notify>, Arc<Notify>)>::default();
-        self.will([Mishap::Halt {
+        self.will([Mishap::Pause {
             reached: Arc::clone(&reached),
             on: Arc::clone(&on),
         }]);
@@ -280,7 +280,7 @@ fn delete(pod: &str) -> Disruption {
 }
 
 async fn ask(
-    ledgers: &Arc<Ledgers<Memory>>,
+    ledgers: &Arc<Ledgers<InMemoryStore>>,
     key: &RuleKey,
     pod: &str,
 ) -> Result<ClaimAnswer, Denied> {
@@ -294,7 +294,7 @@ fn is_internal(answer: &Result<ClaimAnswer, Denied>) -> bool {
 
 #[tokio::test]
 async fn next_command_after_panic_is_answered() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     ledgers.store().will([Mishap::Panic]);
     let answer = ask(&ledgers, &key, "a").await;
@@ -306,9 +306,9 @@ async fn next_command_after_panic_is_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn ask_that_is_dropped_at_its_deadline_says_so() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
-    let (reached, on) = ledgers.store().halt();
+    let (reached, on) = ledgers.store().pause_next_write();
     let first = ask(&ledgers, &key, "a");
     tokio::pin!(first);
     assert!(futures::poll!(&mut first).is_pending());
@@ -330,9 +330,9 @@ async fn ask_that_is_dropped_at_its_deadline_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn claim_of_abandoned_request_is_withdrawn() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
-    let (reached, on) = ledgers.store().halt();
+    let (reached, on) = ledgers.store().pause_next_write();
     let soon = Instant::now() + Duration::from_secs(1);
     let late = ledgers.send_claim(&key, delete("a"), soon);
     tokio::pin!(late);
@@ -349,7 +349,7 @@ async fn claim_of_abandoned_request_is_withdrawn() {
 
 /// How often a ledger is written when two Pods ask for a claim, one millisecond apart.
 async fn writes_of_two(operation: ClaimOperation) -> u64 {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     let before = ledgers.store().cached_snapshot(&key).unwrap().version;
     let deadline = Instant::now() + Duration::from_secs(1);
@@ -375,7 +375,7 @@ async fn begins_are_batched_and_deletions_are_not_delayed() {
 
 #[tokio::test]
 async fn ledgers_that_begin_together_begin_at_one_position() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let store = ledgers.store();
     *store.present.lock() = 5;
     let keys: Vec<_> = ["a", "b", "c"].map(|name| store.rule(name)).into();
@@ -386,7 +386,7 @@ async fn ledgers_that_begin_together_begin_at_one_position() {
 }
 
 /// Checks that a request is denied, and that a dry run, which writes nothing, returns the same denial.
-async fn assert_refused(ledgers: &Arc<Ledgers<Memory>>, key: &RuleKey, why: DenyReason) {
+async fn assert_refused(ledgers: &Arc<Ledgers<InMemoryStore>>, key: &RuleKey, why: DenyReason) {
     for dry_run in [true, false] {
         let soon = Instant::now() + Duration::from_secs(1);
         let keys = vec![key.clone()];
@@ -397,7 +397,7 @@ async fn assert_refused(ledgers: &Arc<Ledgers<Memory>>, key: &RuleKey, why: Deny
 
 #[tokio::test]
 async fn claim_that_is_not_stored_is_refused() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     ledgers.store().will([Mishap::NotStored]);
     assert_refused(&ledgers, &key, DenyReason::Unusable("dropped".into())).await;
@@ -406,7 +406,7 @@ async fn claim_that_is_not_stored_is_refused() {
 
 #[tokio::test]
 async fn dry_run_reports_missing_ledger_write_permission() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     ledgers.store().will([Mishap::Refused]);
     assert_refused(&ledgers, &key, DenyReason::Unreachable("forbidden".into())).await;
@@ -415,7 +415,7 @@ async fn dry_run_reports_missing_ledger_write_permission() {
 
 /// Simulates another replica that began a new ledger without the stored claims, while this replica has seen these
 /// claims.
-fn forgotten(ledgers: &Ledgers<Memory>, key: &RuleKey) {
+fn forgotten(ledgers: &Ledgers<InMemoryStore>, key: &RuleKey) {
     let held = ledgers.store().cached_snapshot(key).unwrap();
     let mut rules = ledgers.store().rules.lock();
     let stored = rules.get_mut(key).unwrap();
@@ -430,7 +430,7 @@ fn forgotten(ledgers: &Ledgers<Memory>, key: &RuleKey) {
 
 #[tokio::test]
 async fn forgotten_claims_are_written_back_also_by_a_refusal() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     for pod in ["a", "b", "c", "d", "e"] {
         ask(&ledgers, &key, pod).await.unwrap();
@@ -450,7 +450,7 @@ async fn forgotten_claims_are_written_back_also_by_a_refusal() {
 
 #[tokio::test]
 async fn forgotten_claims_are_written_back_without_an_ask() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     for pod in ["a", "b"] {
         ask(&ledgers, &key, pod).await.unwrap();
@@ -466,7 +466,7 @@ async fn forgotten_claims_are_written_back_without_an_ask() {
 
 /// Simulates a foreign CustomResourceDefinition that drops the ledger: the ledger vanishes with the next write of the
 /// object.
-fn drop_ledger(store: &Memory, key: &RuleKey) {
+fn drop_ledger(store: &InMemoryStore, key: &RuleKey) {
     let mut rules = store.rules.lock();
     let stored = rules.get_mut(key).unwrap();
     stored.version += 7;
@@ -475,7 +475,7 @@ fn drop_ledger(store: &Memory, key: &RuleKey) {
 
 #[tokio::test]
 async fn claims_of_a_ledger_that_has_vanished_count() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule_of("web", 1);
     ask(&ledgers, &key, "a").await.unwrap();
     drop_ledger(ledgers.store(), &key);
@@ -490,10 +490,10 @@ async fn claims_of_a_ledger_that_has_vanished_count() {
 
 #[tokio::test]
 async fn claims_of_a_ledger_that_vanishes_under_a_write_count() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule_of("web", 2);
     ask(&ledgers, &key, "a").await.unwrap();
-    let (reached, on) = ledgers.store().halt();
+    let (reached, on) = ledgers.store().pause_next_write();
     let dropping = async {
         reached.notified().await; // the second claim is being written
         drop_ledger(ledgers.store(), &key);
@@ -507,9 +507,9 @@ async fn claims_of_a_ledger_that_vanishes_under_a_write_count() {
 
 #[tokio::test]
 async fn commands_behind_panicked_batch_are_served() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
-    let (reached, on) = ledgers.store().halt();
+    let (reached, on) = ledgers.store().pause_next_write();
     ledgers.store().will([Mishap::Panic]);
     let behind = async {
         reached.notified().await;
@@ -526,7 +526,7 @@ async fn commands_behind_panicked_batch_are_served() {
 
 #[tokio::test]
 async fn release_counts_once_whatever_conflicts_its_write_meets() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     let Ok(ClaimAnswer::Granted(grant)) = ask(&ledgers, &key, "a").await else {
         panic!("ten Pods, five may go")
@@ -561,7 +561,7 @@ fn gone(pod: &str, attempt: u64) -> Evidence {
     }
 }
 
-async fn granted(ledgers: &Arc<Ledgers<Memory>>, key: &RuleKey, pod: &str) -> u64 {
+async fn granted(ledgers: &Arc<Ledgers<InMemoryStore>>, key: &RuleKey, pod: &str) -> u64 {
     match ask(ledgers, key, pod).await {
         Ok(ClaimAnswer::Granted(grant)) => grant.attempt,
         other => panic!("ten Pods, five may go: {other:?}"),
@@ -570,7 +570,7 @@ async fn granted(ledgers: &Arc<Ledgers<Memory>>, key: &RuleKey, pod: &str) -> u6
 
 #[tokio::test(start_paused = true)]
 async fn deferred_releases_are_written_with_next_claim() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     let attempt = granted(&ledgers, &key, "a").await;
     let writes = || ledgers.counters.writes.load(Ordering::Relaxed);
@@ -600,7 +600,7 @@ async fn deferred_releases_are_written_with_next_claim() {
 
 #[tokio::test]
 async fn bypass_writes_claim_beyond_the_budget() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     for pod in ["a", "b", "c", "d", "e"] {
         ask(&ledgers, &key, pod).await.unwrap();
@@ -738,9 +738,9 @@ fn unavailable_pod_is_held_by_unreadable_rule() {
 
 #[tokio::test]
 async fn rule_of_another_uid_holds_until_the_cache_has_it() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
-    let (reached, on) = ledgers.store().halt();
+    let (reached, on) = ledgers.store().pause_next_write();
     let replace = async {
         reached.notified().await; // the claim is being written
         ledgers.store().replace(&key);
@@ -761,7 +761,7 @@ async fn rule_of_another_uid_holds_until_the_cache_has_it() {
 
 #[tokio::test]
 async fn closing_claim_denies_with_end_time_without_write() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     let Ok(ClaimAnswer::Granted(grant)) = ask(&ledgers, &key, "a").await else {
         panic!("ten Pods, five may go")
@@ -776,8 +776,8 @@ async fn closing_claim_denies_with_end_time_without_write() {
 }
 
 /// A request for the Pod `a` uses the whole budget, is denied because its claim is closing, and loses the claim.
-async fn doomed(operation: ClaimOperation) -> (Arc<Ledgers<Memory>>, RuleKey) {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+async fn doomed(operation: ClaimOperation) -> (Arc<Ledgers<InMemoryStore>>, RuleKey) {
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule_of("web", 1);
     let doomed = Disruption {
         operation,
@@ -861,7 +861,7 @@ async fn bypassing_user_has_no_cooldown() {
     ledgers.send_claim(&key, bypass, deadline).await.unwrap();
 }
 
-fn lanes(ledgers: &Ledgers<Memory>) -> Vec<String> {
+fn queue_names(ledgers: &Ledgers<InMemoryStore>) -> Vec<String> {
     let mut names: Vec<_> = ledgers
         .queues
         .lock()
@@ -874,19 +874,19 @@ fn lanes(ledgers: &Ledgers<Memory>) -> Vec<String> {
 
 #[tokio::test]
 async fn queues_of_deleted_rules_are_dropped_unless_in_use() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let [idle, busy, kept, new] = ["idle", "busy", "kept", "new"].map(|n| ledgers.store().rule(n));
     for key in [&idle, &busy, &kept] {
         ask(&ledgers, key, "a").await.unwrap();
     }
-    let (reached, on) = ledgers.store().halt();
+    let (reached, on) = ledgers.store().pause_next_write();
     let others = async {
         reached.notified().await; // "busy" is being written
         for gone in [&idle, &busy] {
             ledgers.store().rules.lock().remove(gone);
         }
         ask(&ledgers, &new, "a").await.unwrap();
-        assert_eq!(lanes(&ledgers), ["busy", "kept", "new"]);
+        assert_eq!(queue_names(&ledgers), ["busy", "kept", "new"]);
         on.notify_one();
     };
     let (answer, ()) = tokio::join!(ask(&ledgers, &busy, "b"), others);
@@ -895,7 +895,7 @@ async fn queues_of_deleted_rules_are_dropped_unless_in_use() {
 
 #[tokio::test]
 async fn first_claim_waits_for_cache_and_stores_position() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     *ledgers.store().present.lock() = 90;
     for pod in ["a", "b"] {
@@ -910,7 +910,7 @@ async fn first_claim_waits_for_cache_and_stores_position() {
 
 #[tokio::test]
 async fn rule_that_refuses_all_reads_the_position_once() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     *ledgers.store().present.lock() = 200; // above the position of the cache, so the claim is denied as `Behind`
     for pod in ["a", "b"] {
@@ -924,7 +924,7 @@ async fn rule_that_refuses_all_reads_the_position_once() {
 
 #[tokio::test]
 async fn emptied_ledger_begins_at_the_position_of_that_moment() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let store = ledgers.store();
     *store.present.lock() = 40;
     let key = store.rule_of("web", 0);
@@ -942,7 +942,7 @@ async fn emptied_ledger_begins_at_the_position_of_that_moment() {
 /// Three of ten Pods have claims with so many containers that a fourth such claim does not fit.
 #[tokio::test]
 async fn full_ledger_denies_new_claims_and_renews_existing() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     let container = ContainerBefore {
         name: "c".repeat(63),
@@ -1203,7 +1203,7 @@ fn operating_pod_can_be_resized_after_running_new_image() {
 
 #[tokio::test]
 async fn deleted_or_changed_rule_gives_no_final_answer() {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     let generation = ledgers
         .store()

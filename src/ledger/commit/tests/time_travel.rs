@@ -5,8 +5,8 @@ use super::*;
 use crate::ledger::protocol::{Claim, Ledger};
 
 /// Adds a rule with the stored ledger `claims`. The position of the Pods in etcd is 50.
-fn with_ledger(claims: Claims) -> (Arc<Ledgers<Memory>>, RuleKey) {
-    let ledgers = Ledgers::new(Arc::<Memory>::default());
+fn with_ledger(claims: Claims) -> (Arc<Ledgers<InMemoryStore>>, RuleKey) {
+    let ledgers = Ledgers::new(Arc::<InMemoryStore>::default());
     let key = ledgers.store().rule("web");
     *ledgers.store().present.lock() = 50;
     let mut rules = ledgers.store().rules.lock();
