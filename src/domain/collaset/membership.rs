@@ -47,14 +47,14 @@ pub fn settle_membership(facts: &SetFacts, draft: &mut Draft) -> bool {
             moved |= !facts.is_leaving_refused(*id, pod);
         }
     }
-    let (strangers, orphans) = (&facts.observed.pods_to_include, &facts.observed.orphans);
-    if strangers.is_empty() && orphans.is_empty() {
+    let (pods_to_include, orphans) = (&facts.observed.pods_to_include, &facts.observed.orphans);
+    if pods_to_include.is_empty() && orphans.is_empty() {
         return moved;
     }
     let mut headroom = Headroom::beside_draft(facts, draft);
     // Orphans come first: an orphan enters under its own ID or not at all.
     moved |= inclusion::adopt_orphans(facts, draft, &mut headroom);
-    for pod in strangers {
+    for pod in pods_to_include {
         moved |= inclusion::include_pod(facts, draft, &mut headroom, pod);
     }
     moved
@@ -181,8 +181,8 @@ fn report_unknown_names(facts: &SetFacts, draft: &mut Draft) {
     }
     let own = facts.observed.pods.iter();
     let own: BTreeSet<&str> = own.map(|pod| &*pod.metadata.name).collect();
-    let strangers = facts.observed.pods_to_include.iter();
-    let strangers: BTreeSet<&str> = strangers.map(|pod| &*pod.metadata.name).collect();
+    let to_include = facts.observed.pods_to_include.iter();
+    let to_include: BTreeSet<&str> = to_include.map(|pod| &*pod.metadata.name).collect();
     let unknown = |names: &BTreeSet<String>, existing: &[&BTreeSet<&str>]| {
         let is_known = |name: &str| existing.iter().any(|existing| existing.contains(name));
         let names = names.iter().map(String::as_str);
@@ -203,7 +203,7 @@ fn report_unknown_names(facts: &SetFacts, draft: &mut Draft) {
     }
     let unmanaged = facts.observed.unmanaged.iter();
     let unmanaged: BTreeSet<&str> = unmanaged.map(|pod| &*pod.metadata.name).collect();
-    if let Some(names) = unknown(include, &[&own, &strangers, &unmanaged]) {
+    if let Some(names) = unknown(include, &[&own, &to_include, &unmanaged]) {
         let message = format!(
             "podToInclude: {names}: no such Pod with the label {}={} in the namespace",
             keys::CONTROL,

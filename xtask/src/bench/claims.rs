@@ -22,7 +22,7 @@ async fn burst(bench: &mut Bench, work: &Workload, evict: bool, count: usize) ->
     let pods = work.whole().await?;
     let names: Vec<_> = pods.iter().take(count).map(ResourceExt::name_any).collect();
     let before = bench.server.endpoints.metrics().await?;
-    let mark = traffic::mark(&bench.plane).await?;
+    let position = traffic::audit_position(&bench.plane).await?;
     let answers = join_all(names.iter().map(|name| async {
         if evict {
             work.pods
@@ -41,7 +41,7 @@ async fn burst(bench: &mut Bench, work: &Workload, evict: bool, count: usize) ->
     let at_once = bench.server.endpoints.metrics().await?;
     work.whole().await?;
     let after = bench.server.endpoints.metrics().await?;
-    let traffic = traffic::since(&bench.plane, mark, &work.namespace).await?;
+    let traffic = traffic::since(&bench.plane, position, &work.namespace).await?;
     if admitted == 0 {
         bail!("no claim was admitted: {answers:?}");
     }

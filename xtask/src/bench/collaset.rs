@@ -26,10 +26,10 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
     let sets = sets(bench, &namespace);
     let pid = bench.server.pid()?;
 
-    let mark = traffic::mark(&bench.plane).await?;
+    let position = traffic::audit_position(&bench.plane).await?;
     sets.create(&PostParams::default(), &set(size)?).await?;
     ready(&sets).await?;
-    let traffic = traffic::since(&bench.plane, mark, &namespace).await?;
+    let traffic = traffic::since(&bench.plane, position, &namespace).await?;
     let figure = format!("CollaSet, creation of {size} Pods: API requests of the server per Pod");
     let bar = "≤ 4";
     bench
@@ -39,8 +39,8 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
     let rules = workload::rules(bench.client.clone(), &namespace);
     workload::create_rule(&rules, json!(LIMIT)).await?;
     let observer = Worst::start(&bench.client, &namespace, size).await?;
-    let (mark, cpu, start) = (
-        traffic::mark(&bench.plane).await?,
+    let (position, cpu, start) = (
+        traffic::audit_position(&bench.plane).await?,
         usage::cpu(pid)?,
         Instant::now(),
     );
@@ -51,7 +51,7 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
     ready(&sets).await?;
     let took = start.elapsed();
     let cpu = usage::cpu(pid)?.saturating_sub(cpu);
-    let traffic = traffic::since(&bench.plane, mark, &namespace).await?;
+    let traffic = traffic::since(&bench.plane, position, &namespace).await?;
     let most = observer.most_unavailable().await?;
     let subject = format!("CollaSet, new image for {size} Pods under {LIMIT}");
     let add = &mut bench.report;

@@ -20,7 +20,7 @@ const PODS: usize = 20;
 pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
     let pods = work.whole().await?;
     let names: Vec<_> = pods.iter().take(PODS).map(ResourceExt::name_any).collect();
-    let mark = traffic::mark(&bench.plane).await?;
+    let position = traffic::audit_position(&bench.plane).await?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let begin = json!({key("operating"): now.to_string(), key("operation-type"): "upgrade"});
     try_join_all(names.iter().map(|name| label(work, name, begin.clone()))).await?;
@@ -40,7 +40,7 @@ pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
     })
     .await?;
     work.whole().await?;
-    let traffic = traffic::since(&bench.plane, mark, &work.namespace).await?;
+    let traffic = traffic::since(&bench.plane, position, &work.namespace).await?;
     let per_pod = |n: usize| format!("{:.2}", n as f64 / PODS as f64);
     let value = format!(
         "{} about Pods, {} about rules",

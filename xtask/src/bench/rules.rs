@@ -41,7 +41,7 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     let endpoint = Endpoint::start().await?;
     create_rules(&herd, bench, rules, endpoint.address).await?;
 
-    let mark = traffic::mark(&bench.plane).await?;
+    let position = traffic::audit_position(&bench.plane).await?;
     herd.begin(OPERATION).await?;
     let off_traffic = ListParams::default().labels(&format!(
         "preparing.podopslifecycle.kusionstack.io/{OPERATION}"
@@ -50,7 +50,7 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
         Ok(herd.pods.list_metadata(&off_traffic).await?.items.len() == size)
     })
     .await?;
-    let granted = traffic::since(&bench.plane, mark, herd.namespace()).await?;
+    let granted = traffic::since(&bench.plane, position, herd.namespace()).await?;
     let (calls, pods) = endpoint.counts();
     let subject = format!("{rules} webhook rules, {size} Pods at once");
     let add = &mut bench.report;
@@ -64,10 +64,13 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     add.add_with_bar(figure, per(writes), "≤ 1");
 
     rest(bench, &herd).await?;
-    let (mark, before) = (traffic::mark(&bench.plane).await?, endpoint.counts().0);
+    let (position, before) = (
+        traffic::audit_position(&bench.plane).await?,
+        endpoint.counts().0,
+    );
     let span = Duration::from_secs(if bench.quick { 15 } else { 60 });
     tokio::time::sleep(span).await;
-    let requests = traffic::since(&bench.plane, mark, herd.namespace()).await?;
+    let requests = traffic::since(&bench.plane, position, herd.namespace()).await?;
     // The operations do not proceed: after a minute there are Events about the waits, and no other requests.
     let event_requests = requests.of_server_about("events");
     let figure = format!(
@@ -129,9 +132,9 @@ async fn create_rules(
 async fn rest(bench: &Bench, herd: &Herd) -> Result<()> {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
-        let mark = traffic::mark(&bench.plane).await?;
+        let position = traffic::audit_position(&bench.plane).await?;
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let since = traffic::since(&bench.plane, mark, herd.namespace()).await?;
+        let since = traffic::since(&bench.plane, position, herd.namespace()).await?;
         if since.of_server() == 0 {
             return Ok(());
         }

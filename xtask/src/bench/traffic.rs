@@ -12,28 +12,28 @@ pub const SERVER: &str = "operating";
 
 /// The position in the audit log at which a measurement began.
 #[derive(Debug, Clone, Copy)]
-pub struct Mark(usize);
+pub struct AuditPosition(usize);
 
 /// The current end of the audit log.
-pub async fn mark(plane: &Plane) -> Result<Mark> {
-    Ok(Mark(plane.audit_events().await?.len()))
+pub async fn audit_position(plane: &Plane) -> Result<AuditPosition> {
+    Ok(AuditPosition(plane.audit_events().await?.len()))
 }
 
-/// Requests in a namespace since then, without watches.
-pub async fn since(plane: &Plane, mark: Mark, namespace: &str) -> Result<Traffic> {
+/// Requests in a namespace since `position`, without watches.
+pub async fn since(plane: &Plane, position: AuditPosition, namespace: &str) -> Result<Traffic> {
     let events = plane.audit_events().await?;
     let ours = |e: &Event| {
         let object = e.object_ref.as_ref();
         e.verb != "watch" && object.is_some_and(|o| o.namespace == namespace)
     };
     Ok(Traffic(
-        events.into_iter().skip(mark.0).filter(ours).collect(),
+        events.into_iter().skip(position.0).filter(ours).collect(),
     ))
 }
 
-/// Requests of the server since, in all namespaces.
-pub async fn of_server_since(plane: &Plane, mark: Mark) -> Result<Traffic> {
-    let events = plane.audit_events().await?.into_iter().skip(mark.0);
+/// Requests of the server since `position`, in all namespaces.
+pub async fn of_server_since(plane: &Plane, position: AuditPosition) -> Result<Traffic> {
+    let events = plane.audit_events().await?.into_iter().skip(position.0);
     let ours = events.filter(|e| e.user_agent.starts_with(SERVER));
     Ok(Traffic(ours.collect()))
 }

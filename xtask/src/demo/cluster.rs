@@ -126,7 +126,7 @@ impl Cluster {
             return Ok(());
         }
         eprintln!("cleaning up the cluster");
-        workload.room(false).await?;
+        workload.set_nodes_schedulable(false).await?;
         Api::<Namespace>::all(self.plane.client()?)
             .delete(&workload.namespace, &DeleteParams::default())
             .await?;

@@ -94,7 +94,7 @@ async fn perform(
     narrator.scene("A Deployment of 10 Pods, and a rule: at most 30% of them may be unavailable");
     narrator.say(format!("API server: {}", cluster.plane.apiserver_url()));
     let workload = work.insert(cluster.workload().await?);
-    workload.room(true).await?;
+    workload.set_nodes_schedulable(true).await?;
     workload.webhooks_called().await?;
     workload.create().await?;
     workload.create_rule().await?;

@@ -129,10 +129,10 @@ impl Workload {
         .await
     }
 
-    /// Opens or closes the nodes for new Pods. Running Pods go on.
-    pub async fn room(&self, there: bool) -> Result<()> {
+    /// Labels the nodes so that new Pods of the workload may run on them, or removes the label. Running Pods go on.
+    pub async fn set_nodes_schedulable(&self, schedulable: bool) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let value = there.then_some("true");
+        let value = schedulable.then_some("true");
         let patch = json!({"metadata": {"labels": {self.node_label(): value}}});
         for node in nodes.list(&ListParams::default()).await? {
             let params = PatchParams::default();

@@ -18,7 +18,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
          so a fourth Pod must not go.",
     );
     stage.observer.reset().await?;
-    stage.workload.room(false).await?;
+    stage.workload.set_nodes_schedulable(false).await?;
     let pods = stage.workload.list().await?;
     let deletes = pods.iter().map(|pod| async {
         let name = pod.name_any();
@@ -65,7 +65,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
     stage.workload.used_up().await?;
     stage.show(&["get", "ptr"]).await?;
     stage.narrator.say("The nodes take new Pods again.");
-    stage.workload.room(true).await?;
+    stage.workload.set_nodes_schedulable(true).await?;
     stage.recover().await?;
     stage.check_observer().await
 }
