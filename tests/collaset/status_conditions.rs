@@ -161,7 +161,7 @@ async fn immediately_failing_pods_are_recreated_with_backoff() {
     }
     // The delays are 1, 2, 4 and 8 s.
     assert!((2..=5).contains(&uids.len()), "{uids:?}");
-    until_not_ready(&set, "Scaling", &["is Failed and is made again at 2"]).await;
+    until_not_ready(&set, "Scaling", &["is Failed and is recreated at 2"]).await;
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ impl RequestError {
     pub fn not_as_created(description: &str) -> RequestError {
         match RequestError::not_as_written(description) {
             RequestError::Refused(message) => RequestError::Refused(format!(
-                "{message}; then delete the object, and the controller makes it again"
+                "{message}; then delete the object, and the controller recreates it"
             )),
             other => other,
         }

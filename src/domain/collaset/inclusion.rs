@@ -67,7 +67,7 @@ pub fn include_pod(
         let message = match facts.revision_of(pod) {
             Some(_) => format!("Pod {name} is included under instance ID {id}{kept_pvcs}"),
             None => format!(
-                "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again, as in \
+                "Pod {name} is included under instance ID {id}; its revision is not known, so it is recreated, as in \
                  an update, as soon as updateStrategy includes it{kept_pvcs}"
             ),
         };
@@ -96,7 +96,7 @@ fn refuse_inclusion(facts: &SetFacts, draft: &mut Draft, pod: &Pod, reason: &str
 }
 
 /// Adopts orphans, each with the PVCs that it mounts, under the instance ID of [`instance_id_for_orphan`]. Orphans are
-/// Pods of a set of this name that was deleted with `--cascade=orphan` and made again, or whose Pods outlived an
+/// Pods of a set of this name that was deleted with `--cascade=orphan` and recreated, or whose Pods outlived an
 /// uninstallation. Without the adoption the set would create other Pods on the same PVCs.
 ///
 /// An orphan for whose ID the pool has no space waits, and the set creates no other Pod for that ID. An excluded Pod is

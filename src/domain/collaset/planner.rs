@@ -151,7 +151,7 @@ fn collect_facts(observed: &ObservedSet) -> Result<SetFacts<'_>, HistoryFailure>
         .and_then(reserved_labels::reserved_key_in);
     if let Some(key) = reserved_key.filter(|_| !deleting) {
         return Err(HistoryFailure::Invalid(format!(
-            "spec.selector: must not ask for {key}, which is set on single Pods: make the CollaSet again with a selector of labels that \
+            "spec.selector: must not ask for {key}, which is set on single Pods: recreate the CollaSet with a selector of labels that \
              spec.template carries (`kubectl delete --cascade=orphan` leaves the Pods); until then no Pod is made, changed or deleted"
         )));
     }

@@ -44,7 +44,7 @@ pub fn spec_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<Stri
     let policy = restart_policy(new);
     if let Some(policy) = policy.filter(|_| old.and_then(restart_policy) != policy) {
         warnings.push(format!(
-            "spec.template.spec.restartPolicy: {policy}: a Pod that ends is deleted and made again, after 1 s at first \
+            "spec.template.spec.restartPolicy: {policy}: a Pod that ends is deleted and recreated, after 1 s at first \
              and 15 min at most; use a Job for a task that runs only once"
         ));
     }
@@ -69,8 +69,8 @@ fn pvc_template_warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<
         match templates.find(|template| pvc_template_name(template) == name) {
             Some(template) if have_same_pvc_templates(from_ref(former), from_ref(template)) => None,
             Some(_) => Some(format!(
-                "spec.volumeClaimTemplates: {name} is changed: existing volumes are not expanded; every Pod is made \
-                 again with a new, empty volume, and {consequence}"
+                "spec.volumeClaimTemplates: {name} is changed: existing volumes are not expanded; every Pod is \
+                 recreated with a new, empty volume, and {consequence}"
             )),
             None => Some(format!("spec.volumeClaimTemplates: {name} is taken out: {consequence}")),
         }

@@ -309,7 +309,7 @@ fn describe_foreign_pvc(
     let owner = existing.and_then(|pvc| pvc.controller.as_deref());
     if owner.is_some_and(|owner| owner != execution.uid()) {
         return format!(
-            "{problem}, but another CollaSet owns it: delete the Pod, so that it is made again with a PVC of its own"
+            "{problem}, but another CollaSet owns it: delete the Pod, so that it is recreated with a PVC of its own"
         );
     }
     let labels = labels.as_object().into_iter().flatten();
@@ -322,7 +322,7 @@ fn describe_foreign_pvc(
     );
     format!(
         "{problem}, but it is not managed: {remedy}, if it holds the data of that instance and has no other owner; delete the Pod otherwise, so that \
-         it is made again with a PVC of its own"
+         it is recreated with a PVC of its own"
     )
 }
 

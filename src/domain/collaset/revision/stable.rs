@@ -11,7 +11,7 @@ pub type RevisionUse = BTreeMap<String, usize>;
 
 /// Returns the stable revision. If no revision is in use, it is the revision of the template. Otherwise it is the
 /// revision that the latest revision names in its annotation, if it exists. Therefore the loss of the status neither
-/// ends nor begins a rollout. The same holds if a user makes the set again with the template from before the rollout,
+/// ends nor begins a rollout. The same holds if a user recreates the set with the template from before the rollout,
 /// which takes the rollout back.
 ///
 /// Without the annotation, as for revisions by Kuperator, it is the revision with the most Pods among those in use

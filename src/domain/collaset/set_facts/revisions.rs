@@ -143,7 +143,7 @@ pub fn resize_marks(pod: &Pod) -> impl Iterator<Item = (&str, i64)> {
     })
 }
 
-/// Whether a Pod keeps serving although its node refuses the resize of its update. The Pod was to be made again, but no
+/// Whether a Pod keeps serving although its node refuses the resize of its update. The Pod was to be recreated, but no
 /// update is in progress.
 fn is_never_resized(pod: &Pod) -> bool {
     pod.annotation(keys::LAST_POD_STATUS).is_some()

@@ -313,7 +313,7 @@ pub fn describe_ended_pods(facts: &SetFacts) -> String {
     let descriptions = facts.recreated_later.values().filter_map(|pod| {
         let at = condition_time(facts.recreation_due_at(pod)?);
         let (name, phase) = (&pod.metadata.name, &pod.status.phase);
-        Some(format!("; Pod {name} is {phase} and is made again at {at}"))
+        Some(format!("; Pod {name} is {phase} and is recreated at {at}"))
     });
     descriptions.take(MAX_NAMES).collect()
 }
@@ -387,7 +387,7 @@ pub fn describe_resized_pods(facts: &SetFacts) -> Option<String> {
         let revisions: Vec<_> = revisions.collect();
         format!(
             "Pod {} is kept on revision {} and has resources of {}, because its update did not finish; update it, or \
-             delete it to have it made again",
+             delete it to have it recreated",
             pod.metadata.name,
             pod.label(keys::REVISION).unwrap_or_default(),
             messages::list_names(&revisions, MAX_NAMES),

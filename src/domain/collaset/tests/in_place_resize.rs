@@ -58,7 +58,7 @@ fn pods_serve_unchanged_while_quota_denies_resize() {
         for _ in 0..40 {
             world.run_plan();
             world.run_pods(u8::MAX);
-            assert_eq!(uids(&world), before, "made again, {is_late}");
+            assert_eq!(uids(&world), before, "recreated, {is_late}");
         }
         assert!(world.pods.values().all(Pod::is_available), "{is_late}");
         assert!(!is_ready(&world));
@@ -227,7 +227,7 @@ fn kubelet_resize_status_counts_despite_later_image_change() {
         }
         world.settle();
         assert!(is_ready(&world));
-        assert!(uids(&world).is_disjoint(&before), "made again");
+        assert!(uids(&world).is_disjoint(&before), "recreated");
         let mut world = half_resized(json!({}), Resizing::Deferred);
         world.faults.refused.clear();
         if restarts {

@@ -393,7 +393,7 @@ fn failed_new_halves_are_named_and_block_no_unwanted_template() {
             .iter()
             .find(|c| c.type_ == "Ready")
             .unwrap();
-        let expected = format!("Pod {} is Failed and is made again at", halves[0]);
+        let expected = format!("Pod {} is Failed and is recreated at", halves[0]);
         assert!(ready.message.contains(&expected), "{}", ready.message);
         world.image(good);
         world.faults.holds = false;

@@ -1039,7 +1039,7 @@ fn failing_pod_is_recreated_later_but_surplus_pod_is_not() {
     assert!(world.pods.contains_key(&name) && world.pods.len() == 2);
     reads(&world, "Ready", "False", "Scaling");
     let (_, _, message) = condition(&world, "Ready");
-    let expected = format!("; Pod {name} is Failed and is made again at 2023-");
+    let expected = format!("; Pod {name} is Failed and is recreated at 2023-");
     assert!(message.contains(&expected), "{message}");
     for _ in 0..60 {
         world.tick();
@@ -1217,7 +1217,7 @@ fn included_pod_of_unknown_revision_is_recreated_like_an_update() {
         world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
         world.settle();
         assert_eq!(world.pods.contains_key("stranger"), partition > 0);
-        let expected = "Pod stranger is included under instance ID 1; its revision is not known, so it is made again, \
+        let expected = "Pod stranger is included under instance ID 1; its revision is not known, so it is recreated, \
             as in an update, as soon as updateStrategy includes it";
         let included = world.events.iter().any(|(_, message)| message == expected);
         assert!(included, "{:?}", world.events);

@@ -388,7 +388,7 @@ fn delete_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
 
 fn report_update_refusal(draft: &mut Draft, pod: &Pod, reason: &str) {
     let name = &pod.metadata.name;
-    let message = format!("Pod {name} is made again, as it can't be resized: {reason}");
+    let message = format!("Pod {name} is recreated, as it can't be resized: {reason}");
     draft.announce_event(true, "ResizeRefused", message);
 }
 
