@@ -61,7 +61,7 @@ fn no_section_and_no_quirk_is_defined_twice() {
     let mut known = BTreeSet::new();
     let twice: Vec<_> = text
         .lines()
-        .filter_map(defined)
+        .filter_map(defined_id)
         .filter(|id| !known.insert(*id))
         .collect();
     let none: Vec<&str> = Vec::new();
@@ -157,7 +157,7 @@ impl Known {
         Known {
             contract: text
                 .lines()
-                .filter_map(defined)
+                .filter_map(defined_id)
                 .map(str::to_owned)
                 .collect(),
             adrs: adrs
@@ -186,7 +186,7 @@ impl Found {
 }
 
 /// The section or quirk that a line of the contract defines: a heading `### 6.8 …`, or a row `| Q45 | …`.
-fn defined(line: &str) -> Option<&str> {
+fn defined_id(line: &str) -> Option<&str> {
     if line.starts_with('#') {
         let title = line.trim_start_matches('#').trim_start();
         let id = title.split_whitespace().next()?.trim_end_matches('.');
@@ -199,7 +199,7 @@ fn defined(line: &str) -> Option<&str> {
 /// Finds the citations in the text of `file`, a path below the root.
 fn read(known: &Known, file: &str, text: &str) -> Found {
     let mut found = Found::default();
-    let words = words(text);
+    let words = numbered_words(text);
     let mut previous = "";
     for (at, (line, word)) in words.iter().enumerate() {
         let hints = ["contract", "Contract", "ADR", "docs/", "Q"];
@@ -242,13 +242,13 @@ fn read_contract_citation(
     found: &mut Found,
 ) -> Vec<String> {
     let [next, after, third] = context.next;
-    let bare = opened(word);
+    let bare = trim_opening_marks(word);
     if bare != "contract" && bare != "Contract" {
         return bare_quirks(word, context);
     }
     let cited = match next {
-        "section" | "sections" => id(after),
-        next => id(next),
+        "section" | "sections" => leading_id(after),
+        next => leading_id(next),
     };
     if cited.is_empty() {
         return Vec::new(); // here the word has its usual meaning
@@ -263,7 +263,7 @@ fn read_contract_citation(
         };
         Some(format!("no {kind} {cited} in {CONTRACT}"))
     } else {
-        continued(next, after, third).map(|more| format!("write `contract {more}`"))
+        continued_section(next, after, third).map(|more| format!("write `contract {more}`"))
     };
     error.into_iter().collect()
 }
@@ -272,7 +272,7 @@ fn read_contract_citation(
 fn bare_quirks(word: &str, context: &Context<'_>) -> Vec<String> {
     let parts = word.split(|c: char| !c.is_alphanumeric() && c != '_');
     let bare = parts.enumerate().filter(|(n, part)| {
-        let is_cited = opened(context.previous) == "contract" && *n == 0;
+        let is_cited = trim_opening_marks(context.previous) == "contract" && *n == 0;
         !part.is_empty() && quirk(part) == *part && !is_cited && !context.is_definition
     });
     bare.map(|(_, part)| format!("write `contract {part}`"))
@@ -287,7 +287,7 @@ fn read_adr_citation(
     found: &mut Found,
 ) -> Option<String> {
     let number = digits(context.next[0]);
-    match opened(word) {
+    match trim_opening_marks(word) {
         _ if number.is_empty() => None,
         "ADR" => {
             found.adr += 1;
@@ -337,7 +337,7 @@ fn has_adr(known: &Known, number: &str) -> bool {
 
 /// The words of a text, each with the number of its line, without comment markers, because a citation may continue on
 /// the next line.
-fn words(text: &str) -> Vec<(usize, &str)> {
+fn numbered_words(text: &str) -> Vec<(usize, &str)> {
     let lines = text.lines().enumerate();
     let words = lines.flat_map(|(n, line)| {
         let line = line.trim_start();
@@ -353,13 +353,13 @@ fn words(text: &str) -> Vec<(usize, &str)> {
     words.collect()
 }
 
-/// A word without what opens it, such as a bracket.
-fn opened(word: &str) -> &str {
+/// Removes punctuation before the first letter or digit of a word.
+fn trim_opening_marks(word: &str) -> &str {
     word.trim_start_matches(|c: char| !c.is_alphanumeric())
 }
 
-/// The section or quirk at the begin of a word; empty if there is none.
-fn id(word: &str) -> &str {
+/// The section or quirk at the beginning of a word; empty if there is none.
+fn leading_id(word: &str) -> &str {
     match quirk(word) {
         "" => section(word),
         quirk => quirk,
@@ -399,7 +399,7 @@ fn digits(word: &str) -> &str {
 }
 
 /// The section that follows a cited section in a list, without the word before it: `contract 6.1 and 6.5`.
-fn continued<'a>(cited: &str, next: &'a str, after: &'a str) -> Option<&'a str> {
+fn continued_section<'a>(cited: &str, next: &'a str, after: &'a str) -> Option<&'a str> {
     let more = match next {
         "and" | "or" | "to" => section(after),
         _ if cited.ends_with(',') => section(next),

@@ -19,7 +19,7 @@ use crate::api::keys;
 pub const NAMESPACE_LABELS: &str = "namespace-labels.operating.kusionstack.io";
 /// Name of the policy and its binding that protect the status of rules, which contains the ledger.
 pub const RULE_STATUS: &str = "rule-status.operating.kusionstack.io";
-/// Name of the policy and its binding that protect the labels by which the server deletes a Pod.
+/// Name of the policy and its binding that protect the labels and annotations by which the server deletes a Pod.
 pub const PODS_TO_DELETE: &str = "pods-to-delete.operating.kusionstack.io";
 /// Name of the policy and its binding that warn of Deployments which no rule lets roll out.
 pub const RECREATE_DEPLOYMENTS: &str = "recreate-deployments.operating.kusionstack.io";
@@ -34,8 +34,8 @@ pub const POLICY_NAMES: [&str; 5] = [
     EXCLUDED_NAMESPACE_RULES,
 ];
 
-/// The RBAC verb on `podtransitionrules` in the whole cluster that a user needs to change the namespace enforcement
-/// label or the status of a rule.
+/// The RBAC verb on `podtransitionrules` in the whole cluster that a user needs to change the enforcement label or the
+/// exclusion label of a namespace, or the status of a rule.
 pub const ENFORCE_VERB: &str = "enforce";
 
 /// Every policy with its binding.
@@ -178,7 +178,7 @@ fn pods_to_delete_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPol
         match_resource_rules("", &["pods/binding", "bindings"], "Namespaced").resource_rules;
     let rules = both.resource_rules.get_or_insert_default();
     for rule in rules.iter_mut() {
-        // Only updates: a user who creates a Pod may have it deleted.
+        // Only UPDATE: a user may create a Pod with these labels, because it is the user's own Pod.
         rule.operations = Some(vec!["UPDATE".to_owned()]);
     }
     rules.extend(of_bindings.into_iter().flatten().map(|mut rule| {
@@ -187,11 +187,13 @@ fn pods_to_delete_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPol
     }));
     let constraints = both;
     let message = format!(
-        "the labels {} have the Pod deleted through its lifecycle, in the way that the annotations {} and {} say: setting one needs \
-         the RBAC verb delete on pods, as deleting the Pod does",
+        "the labels {} have the Pod deleted through its lifecycle, in the way that the annotations {}, {} and {} say: \
+         setting one of these labels, or changing or removing one of these annotations, needs the RBAC verb delete on \
+         pods, as deleting the Pod does",
         labels.join(" and "),
         keys::DELETE_OPTIONS,
-        keys::SCALED_IN_BY
+        keys::SCALED_IN_BY,
+        keys::SENT_AWAY
     );
     let may_delete = "authorizer.group('').resource('pods').namespace(request.namespace).name(request.name).check('delete').allowed()";
     let spec = ValidatingAdmissionPolicySpec {

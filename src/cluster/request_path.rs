@@ -39,8 +39,9 @@ impl ResourcePath {
         Ok(ResourcePath(Request::new(path)))
     }
 
-    /// The objects at the path of a watch, which may not come from an object. For a namespaced kind: the objects in the
-    /// namespace `default`.
+    /// The resource of a watch, for requests in which the namespace does not matter, such as a read of the present
+    /// position. `path` must be a constant, not text from an object. For a namespaced kind, the path names the
+    /// namespace `default`, because a path needs a namespace.
     pub fn from_watch_path(path: &str) -> ResourcePath {
         let is_clusters =
             |plural: &str| plural == "namespaces" || plural.ends_with("webhookconfigurations");
@@ -258,7 +259,7 @@ fn own_patch_params() -> PatchParams {
 /// One segment of a path, percent-encoded.
 fn encode_segment(text: &str) -> Result<Cow<'_, str>, Error> {
     if matches!(text, "" | "." | "..") || text.contains(['/', '%']) {
-        let problem = "must be a path segment: not empty, '.' or '..', and without '/' and '%'";
+        let problem = "must not be empty, '.' or '..', and must not contain '/' or '%'";
         return Err(invalid_segment_error("name", text, problem));
     }
     Ok(percent_encode(text).into())
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_changes_a_path_is_not_plain() {
+    fn text_that_changes_a_path_is_not_path_safe() {
         for text in ["web-1", "system:node", "a.b"] {
             assert!(is_path_safe(text), "{text}");
         }
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn object_path_refuses_what_would_lead_elsewhere() {
+    fn object_path_refuses_segments_that_change_the_path() {
         let found =
             |api, namespace, name| build_object_path(api, namespace, "jobs", name, Some("scale"));
         assert_eq!(

@@ -25,8 +25,8 @@ pub fn allowed_disruptions(
     Some(rule_gauges(ledgers, state, entry).allowed)
 }
 
-/// Whether fewer Pods are available without a claim than the rule object demands. If not, an operation on an
-/// unavailable Pod stays within the budget.
+/// Whether fewer Pods are available without a claim than the rule object demands. If false, an unavailable Pod may
+/// begin an operation without exceeding the budget.
 pub fn is_overdrawn(
     ledgers: &Arc<Ledgers<RuleStore>>,
     state: &IndexState,

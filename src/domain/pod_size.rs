@@ -14,15 +14,15 @@ pub const MAX_POD_BYTES: usize = 96 << 10;
 /// Bytes of labels that a cache keeps of a Pod whose metadata have more than [`MAX_POD_BYTES`], and of the template of
 /// an owner. Also the limit for the selector of an owner.
 pub const MAX_LABEL_BYTES: usize = 16 << 10;
-/// Bytes of the reference to the controller that a cache keeps of such a Pod. The name of each existing object fits.
+/// Bytes of the reference to the controller that a cache keeps of such a Pod. References with valid names fit.
 const MAX_OWNER_BYTES: usize = 1 << 10;
 
 /// The warning for a user who stores a Pod of this size.
 pub fn excess_message(bytes: usize) -> String {
     format!(
         "takes {bytes} bytes of the cache of each replica, more than {MAX_POD_BYTES}: it counts as not available under every \
-         PodTransitionRule, and what it needs is read live, which takes longer. Give it fewer or shorter labels, lifecycle \
-         annotations, owners, finalizers, volumes or containers"
+         PodTransitionRule, and the server reads its dropped fields from the API server. Give it fewer or shorter labels, \
+         lifecycle annotations, owners, finalizers, volumes or containers"
     )
 }
 
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_and_list_counts() {
+    fn pod_bytes_counts_every_text_and_list() {
         let long = "x".repeat(MAX_POD_BYTES);
         let many = |item: Value| vec![item; 8_000];
         let resources = json!({ "limits": { "cpu": long } });

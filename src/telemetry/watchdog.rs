@@ -1,6 +1,6 @@
 //! Runs a thread that detects parts which stop without an error: locks, watches, controllers, the runtime.
 //!
-//! The watchdog logs once when a part stalls and once when it moves again. It reports each stalled part by a metric,
+//! The watchdog logs once when a part stalls and once when it has recovered. It reports each stalled part by a metric,
 //! and by `/livez` if a restart helps.
 
 use std::any::Any;
@@ -99,12 +99,12 @@ impl ProbeState {
         match (found, &mut self.stalled) {
             (Ok(()), None) => {}
             (Ok(()), stalled) => {
-                info!(probe = self.name, "moves again");
+                info!(probe = self.name, "has recovered");
                 *stalled = None;
             }
             (Err(why), Some((_, last))) => *last = why,
             (Err(why), stalled) => {
-                warn!(probe = self.name, why, "stands still");
+                warn!(probe = self.name, why, "has stalled");
                 *stalled = Some((now, why));
             }
         }

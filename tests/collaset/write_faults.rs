@@ -1,5 +1,5 @@
-//! The API server fails every n-th write of the server. The set still reaches the same state, and meanwhile no instance
-//! ID is shared or lost, no PVC is forgotten, and no rule is broken.
+//! A proxy fails every n-th write of the server, up to four writes after each request of the test. The set still
+//! reaches the same state, and meanwhile no instance ID is shared or lost, no PVC is forgotten, and no rule is broken.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

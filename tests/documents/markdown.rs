@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Documents outside of `docs`. `CONTRIBUTING.md` is optional.
+/// Documents outside of `docs`.
 const AT_THE_TOP: [&str; 5] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -21,7 +21,6 @@ pub fn root() -> &'static Path {
 /// Every document as a path from the repository's directory.
 pub fn documents() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = AT_THE_TOP.iter().map(PathBuf::from).collect();
-    found.retain(|path| root().join(path).exists());
     collect(Path::new("docs"), &mut found);
     collect(Path::new("examples"), &mut found);
     found.sort();

@@ -25,18 +25,18 @@ static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 /// Number of objects in a measurement. It is large, so that constant costs do not matter.
 const COUNT: usize = 4_000;
 
-/// A managed Pod of two containers, of a ReplicaSet of ten.
+/// Bytes kept of a managed Pod with two containers, in a ReplicaSet of ten Pods.
 const POD: usize = 3_535;
-/// A managed Pod of a StatefulSet, with a volume of its own.
+/// Bytes kept of a managed Pod of a StatefulSet, with a volume of its own.
 const STATEFUL_POD: usize = 3_670;
-/// An old ReplicaSet of a Deployment of Pods that are not managed.
+/// Bytes kept of an old ReplicaSet of a Deployment whose Pods are not managed.
 const OLD_SET: usize = 601;
-/// A PodTransitionRule without claims; its status names ten Pods.
+/// Bytes kept of a PodTransitionRule without claims whose status names ten Pods.
 const RULE: usize = 4_052;
 
-/// Objects built to fill the memory of a replica, and the upper bound for the bytes that it may keep of each. Each
-/// object has about a megabyte of text.
+/// Number of hostile objects in a measurement: each has about a megabyte of text, to fill the memory of a replica.
 const HOSTILE: usize = 8;
+/// Upper bound for the bytes that a replica may keep of each hostile object.
 const HOSTILE_KEPT: usize = 48 << 10;
 
 /// The memory that one kind needs.

@@ -156,7 +156,7 @@ async fn watchdog_reports_blocked_runtime_and_other_replicas_continue() {
         wait::until(text, async || bed.log_of(blocked).contains(text)).await;
     };
     disrupted(&scope, async {
-        until_logged("stands still probe=\"runtime\" why=\"no task has run for").await;
+        until_logged("has stalled probe=\"runtime\" why=\"no task has run for").await;
         assert_eq!(bed.get(blocked, "/livez").await, None);
         wait::until("another leader", async || bed.leader().await != blocked).await;
     })
@@ -164,7 +164,7 @@ async fn watchdog_reports_blocked_runtime_and_other_replicas_continue() {
     for task in TASKS.iter().filter(|task| **task != "the watchdog") {
         inject_fault(&bed, blocked, task, "");
     }
-    until_logged("moves again probe=\"runtime\"").await;
+    until_logged("has recovered probe=\"runtime\"").await;
     wait::until("an answer", async || {
         let answer = bed.get(blocked, "/readyz").await;
         answer.is_some_and(|(code, _)| code == 200)

@@ -1,7 +1,9 @@
-//! Break-glass: admits a disruption that a rule denies, beyond the budget of the rule. The Pod must name a reason in an
-//! annotation, and the user of the request must have the RBAC verb `bypass` on the rule. The server checks the right
-//! only when a rule would deny the request. The claim is written all the same, so that later decisions count the Pod as
-//! going.
+//! Asks for the claims of a disruption, and admits a disruption beyond the budget if a rule denies it (break-glass).
+//!
+//! [`BypassCheck::claim_or_bypass`] first asks for the claims as usual, by `rule_check`. For break-glass, the Pod must
+//! name a reason in an annotation, and the user of the request must have the RBAC verb `bypass` on the rule. The server
+//! checks the right only when a rule would deny the request. The claim is written all the same, so that later decisions
+//! count the Pod as going.
 
 mod approval;
 mod explained_denial;

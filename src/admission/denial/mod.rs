@@ -1,6 +1,15 @@
 //! Writes the messages for operations that are denied: the rule, the used budget and its limit, the Pods that use the
-//! budget, and what to do. `pods/validate/update.rs` has the messages about forbidden changes of a Pod, and
-//! `domain/messages.rs` the words that several messages share.
+//! budget, and what to do. Other modules word denials too:
+//!
+//! | File | Messages |
+//! |---|---|
+//! | `evictions/mod.rs` | PodDisruptionBudgets, and reviews that are no valid eviction |
+//! | `graceful_deletion.rs` | deletions and evictions that go through the lifecycle |
+//! | `bypass/explained_denial.rs` | why break-glass does not apply |
+//! | `pods/validate/update.rs` | forbidden changes of a Pod |
+//! | `pods/entering_rules.rs` | Pods that can't be put under a rule now |
+//! | `pods/wait_messages.rs` | rules that an operation waits for |
+//! | `domain/messages.rs` | texts that several messages share |
 
 use jiff::Timestamp;
 

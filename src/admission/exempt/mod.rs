@@ -1,4 +1,5 @@
-//! Decides which requests are exempt from all rules. Each reason is also the value of the audit annotation `free`.
+//! Decides which requests are exempt from availability rules. Each reason is also the value of the audit annotation
+//! `free`. With the reason [`COLLASET_DELETED`], the other rules still apply to the lifecycle of the Pod.
 
 use std::time::Duration;
 
@@ -100,8 +101,9 @@ fn is_created_by_job(state: &IndexState, pod: &Pod) -> bool {
         .is_some_and(|(job, pod)| job <= pod)
 }
 
-/// Whether the Pod's controller is deleted or being deleted, and no Deployment behind it wants the Pod. For a kind that
-/// is not watched, the Kubernetes garbage collector is trusted: it deletes only objects that have no owner left.
+/// Whether the Pod's controller is deleted or being deleted, and no Deployment behind it wants the Pod. For a Pod
+/// without a controller, and for a controller of a kind that is not watched, the Kubernetes garbage collector is
+/// trusted: it deletes only objects whose owners are gone.
 fn is_owner_gone(state: &IndexState, pod: &Pod) -> bool {
     pod.controller().is_none_or(|owner| {
         WatchedKind::from_owner(owner).is_none()
@@ -143,8 +145,8 @@ async fn exemption_for_controller_manager(
     if request.user_info.username != CONTROLLER_MANAGER {
         return None;
     }
-    // The cache has not seen the namespace, or has seen it terminating. The namespace may have been deleted or created
-    // again since, so a live read decides.
+    // In doubt: the cache has not seen the namespace, or has seen it terminating. The namespace may have been deleted
+    // or created again since, so a live read decides.
     let in_doubt = {
         let state = context.index.read_state();
         let namespace = state.namespace(&request.namespace);

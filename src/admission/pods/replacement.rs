@@ -28,7 +28,7 @@ pub fn replacement_warning(pvcs: &ObjectCache<Pvc>, request: &Request) -> Option
     (!lost.is_empty()).then(|| {
         format!(
             "Pod {}: the Pod that replaces it gets new, empty PVCs; {} will be deleted with this Pod, even with whenScaled: Retain. \
-             Copy the data before, or take the label {} off now",
+             Copy the data before, or remove the label {} now",
             new.metadata.name,
             lost.join(", "),
             keys::TO_REPLACE

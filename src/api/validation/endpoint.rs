@@ -26,7 +26,7 @@ pub fn url_error(url: &str, path: &str) -> Option<FieldError> {
     (!good).then(|| FieldError::missing_field(path, problem))
 }
 
-// The parser accepts a port that is not a number.
+// `Authority` accepts a port that is not a number, such as `a:port`, so this function checks the port.
 fn has_host(authority: &Authority) -> bool {
     let address = authority.as_str().rsplit('@').next().unwrap_or_default();
     let port = address.strip_prefix(authority.host()).unwrap_or(address);
@@ -38,7 +38,9 @@ fn has_host(authority: &Authority) -> bool {
 pub fn ca_bundle_error(bundle: &str, path: &str) -> Option<FieldError> {
     let error = |problem: &str| Some(FieldError::missing_field(path, problem));
     let Some(pem) = decode_ca_bundle(bundle) else {
-        return error("must be base64: encode the PEM file, for example with base64 -w0 ca.crt");
+        return error(
+            "must be base64: encode the PEM file, for example with base64 <ca.crt | tr -d '\\n'",
+        );
     };
     if pem.trim_ascii().is_empty() {
         return None;
@@ -62,7 +64,7 @@ pub fn ca_bundle_error(bundle: &str, path: &str) -> Option<FieldError> {
     }
 }
 
-/// The PEM text of a bundle; `None` if the bundle is not base64.
+/// The decoded bytes of a bundle, which need not be PEM; `None` if the bundle is not base64.
 pub fn decode_ca_bundle(bundle: &str) -> Option<Vec<u8>> {
     // Line breaks between the characters are allowed, as in Go.
     let text: String = bundle

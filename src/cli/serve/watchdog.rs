@@ -128,7 +128,7 @@ fn silent_watches_probe(registry: Arc<WatchRegistry>) -> WatchdogProbe {
             check_watch_ages(&registry.watch_ages(now), MAX_WATCH_SILENCE, |age| {
                 age.heard
             })
-            .map_err(|text| format!("nothing was heard of the watch of {text}"))
+            .map_err(|text| format!("no event or bookmark came from the watch of {text}"))
         }),
     }
 }

@@ -91,7 +91,7 @@ async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
         let unlabel = || api.patch(&name, &params, &patch);
         retry_optional_request(
             &format!(
-                "take the label {} off namespace {name}",
+                "remove the label {} from namespace {name}",
                 keys::NAMESPACE_ENFORCEMENT
             ),
             unlabel,

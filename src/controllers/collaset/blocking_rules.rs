@@ -1,5 +1,6 @@
-//! Names the rules that hold the Pods which wait to go off traffic or to come back, with the reasons. The text changes
-//! only with the rules and with the number of Pods, because each change causes a write of the status.
+//! Names the rules that hold the Pods which wait to go off traffic or to come back, with the reasons. The text quotes
+//! stored answers of endpoints. Its figures change only with the rules and with the number of expected Pods, because
+//! each change of the text causes a write of the status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,7 +77,8 @@ fn rejection_reasons(state: &IndexState, stage: Stage, pod: &Pod) -> Vec<String>
     reasons.collect()
 }
 
-/// The strictest availability rule of a rule object that holds a Pod; `None` if no rule holds the Pod.
+/// The strictest availability rule of a rule object that limits a Pod, whether or not its budget has headroom now;
+/// `None` if there is no such rule.
 fn blocking_budget(entry: &RuleEntry, pod: &Pod) -> Option<String> {
     let AvailabilityRules::Held(rules) = entry.snapshot.rules.availability_rules(pod) else {
         return None;

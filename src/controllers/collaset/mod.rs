@@ -53,8 +53,8 @@ use reconcile_state::ReconcileState;
 pub struct CollaSetController {
     context: Arc<ControllerContext>,
     states: Mutex<HashMap<CollaSetName, Arc<ReconcileState>>>,
-    /// The positions of the caches when this term began, read once. Everything that a former leader wrote is at or
-    /// below these positions.
+    /// The positions of etcd at the first reconcile of this term, read once. Everything that a former leader wrote is
+    /// at or below these positions.
     term_start: OnceCell<TermStart>,
     caught_up: OnceCell<()>,
 }
@@ -62,7 +62,7 @@ pub struct CollaSetController {
 /// If rules hold Pods of a set, the set is reconciled again after this time, because its conditions quote the rules.
 const HELD_REQUEUE: Duration = Duration::from_secs(10);
 
-/// The positions of etcd when a term began.
+/// The positions of etcd at the first reconcile of a term.
 struct TermStart {
     pod_position: u64,
     cache_positions: CachePositions,
@@ -136,7 +136,12 @@ impl CollaSetController {
             tokio::time::timeout(observe::CATCH_UP_TIMEOUT, reached).await
         };
         let caught_up = self.caught_up.get_or_try_init(catch_up).await;
-        caught_up.context("a cache of what belongs to CollaSets trails")?;
+        caught_up.with_context(|| {
+            format!(
+                "the caches of CollaSets and their objects have not reached the writes of the former leader after {:?}",
+                observe::CATCH_UP_TIMEOUT
+            )
+        })?;
         Ok(term_start.pod_position)
     }
 

@@ -38,13 +38,14 @@ struct PendingName {
     altered_uid: Option<String>,
 }
 
-/// The characters of `generateName` suffixes of the API server. They form no words.
+/// The characters of `generateName` suffixes of the API server. Without vowels, so that no suffix is a word.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Longest `generateName` prefix that the API server uses; it cuts longer ones.
 const MAX_PREFIX: usize = 58;
 
 impl PendingNames {
-    /// The name for a slot: the name of an earlier attempt, or `prefix` and five characters derived from `random`.
+    /// The name for a slot: the name of an earlier attempt if it begins with `prefix`, or else `prefix` and five
+    /// characters derived from `random`.
     pub fn choose_name(&mut self, slot: &NameSlot, prefix: &str, random: u32) -> String {
         let prefix = prefix.get(..MAX_PREFIX).unwrap_or(prefix);
         let chosen = self.0.get(slot).filter(|name| !name.is_given);
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn given_name_is_not_chosen() {
+    fn chosen_name_replaces_name_given_by_spec() {
         let mut names = PendingNames::default();
         let slot = NameSlot::Pvc(0, "data".into());
         names.record_given_name(&slot, "web-given");

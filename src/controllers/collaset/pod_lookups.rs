@@ -62,7 +62,7 @@ impl PodLookups {
         due
     }
 
-    /// Whether the last run left names to the next run. No event causes the next run.
+    /// Whether the last run left names to the next run. The caller must requeue the set, because no event does.
     pub fn has_more_names(&self) -> bool {
         self.has_more
     }
@@ -110,7 +110,11 @@ mod tests {
             lookups.names_to_look_up(&unknown, start + UNMANAGED_TTL, 2),
             ["p00"]
         );
-        assert_eq!(unmanaged(&lookups), 1, "until the next answer");
+        assert_eq!(
+            unmanaged(&lookups),
+            1,
+            "the answer stays after its TTL until the next answer"
+        );
         assert_eq!(
             lookups.names_to_look_up(&names([]), start, 2),
             [""; 0],
@@ -133,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn names_beyond_lookup_limit_come_next() {
+    async fn next_run_looks_up_names_beyond_limit_first() {
         let (mut lookups, start) = (PodLookups::default(), Instant::now());
         assert!(!lookups.has_more_names());
         let unknown = names(0..15);
@@ -145,7 +149,10 @@ mod tests {
         let later = start + ABSENT_TTL;
         let second = lookups.names_to_look_up(&unknown, later, 1);
         assert_eq!(second[..5], ["p10", "p11", "p12", "p13", "p14"]);
-        assert!(lookups.has_more_names(), "the first are due again");
+        assert!(
+            lookups.has_more_names(),
+            "after ABSENT_TTL, the names of the first run are due again"
+        );
         let limit = names(0..MAX_LOOKUPS);
         assert_eq!(
             lookups.names_to_look_up(&limit, later, 2).len(),

@@ -48,10 +48,10 @@ pub enum RefusalKey {
     PodChange(String),
     /// Late refusals of changes to a revision, by the name of the revision. A change of any Pod to the revision that
     /// succeeds ends this refusal.
-    LateRefusal(String),
+    LateChanges(String),
     /// The late refusal of the change of one Pod, by the name of the revision and the Pod's UID. Only a change of this
     /// Pod that succeeds ends this refusal.
-    LateRefusalOf(String, String),
+    LateChange(String, String),
     /// Late refusals of deletions. A deletion of any Pod in an update that succeeds ends this refusal.
     LateDeletions,
     /// The late refusal of the deletion of one Pod, by its UID.
@@ -101,10 +101,10 @@ pub struct KnownRefusal {
 }
 
 fn is_late_key(key: &RefusalKey) -> bool {
-    use RefusalKey::{LateDeletion, LateDeletions, LateRefusal, LateRefusalOf};
+    use RefusalKey::{LateChange, LateChanges, LateDeletion, LateDeletions};
     matches!(
         key,
-        LateRefusal(_) | LateRefusalOf(..) | LateDeletion(_) | LateDeletions
+        LateChanges(_) | LateChange(..) | LateDeletions | LateDeletion(_)
     )
 }
 
@@ -210,12 +210,12 @@ impl RefusalBackoff {
     /// Names of the revisions with a late refusal that no later change has ended.
     pub fn late_refused_revisions(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|key| match key {
-            RefusalKey::LateRefusal(revision) => Some(revision.as_str()),
+            RefusalKey::LateChanges(revision) => Some(revision.as_str()),
             _ => None,
         })
     }
 
-    /// UIDs of the Pods whose last write was refused.
+    /// UIDs of the Pods with a refused write that is no change to another revision.
     pub fn refused_pods(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|key| match key {
             RefusalKey::PodWrite(uid) => Some(uid.as_str()),
@@ -286,7 +286,7 @@ mod tests {
         let (mut refusals, mut now) = (RefusalBackoff::default(), Instant::now());
         let mut pause = Duration::ZERO;
         for _ in 0..20 {
-            let key = RefusalKey::LateRefusal("web-1".to_owned());
+            let key = RefusalKey::LateChanges("web-1".to_owned());
             pause = refusals.record_refusal_capped(MAX_LATE_BACKOFF, key, "no", now, 0);
             now += pause + BACKOFF_RANGE.1 * 12; // the rules hold the Pod, and then its traffic drains
             refusals.remove_expired(now);

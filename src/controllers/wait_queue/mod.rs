@@ -94,8 +94,8 @@ impl WaitQueue {
 
     /// Whether the Pod is next by every rule that covers it. If not, and if the order may have changed, the Pod is
     /// enqueued for the lifecycle controller again. Three kinds of Pods are always next, because no budget holds them:
-    /// Pods that have been down for longer than a moment, Pods that are deleted with their CollaSet, and Pods that no
-    /// rule covers.
+    /// Pods that have been down for [`BRIEFLY_DOWN`](crate::domain::pod::BRIEFLY_DOWN) or longer, Pods that are deleted
+    /// with their CollaSet, and Pods that no rule covers.
     pub fn is_next(self: &Arc<Self>, pod: &Pod) -> bool {
         let is_free = {
             let state = self.context.index.read_state();

@@ -132,7 +132,7 @@ fn settle_finished(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) -> bool 
     false
 }
 
-/// Tells the lifecycle how long a Pod must have been Ready, if the spec has changed since the Pod was created.
+/// Writes `minReadySeconds` of the spec to the Pods whose annotation differs. The lifecycle reads the annotation.
 pub fn update_min_ready(facts: &SetFacts, draft: &mut Draft) {
     let seconds = facts.strategy.min_ready_seconds;
     let wanted = (seconds > 0).then(|| seconds.to_string());
@@ -190,22 +190,21 @@ fn report_unknown_names(facts: &SetFacts, draft: &mut Draft) {
         (!names.is_empty()).then(|| messages::list_names(&names, MAX_NAMES))
     };
     if let Some(names) = unknown(delete, &[&own]) {
-        let message = format!(
-            "podToDelete: {names}: no such Pod in the CollaSet, gone already or never there"
-        );
+        let message =
+            format!("podToDelete: {names}: no such Pod in the CollaSet; remove these names");
         draft.announce_event(true, "DeleteNotAllowed", message);
     }
     if let Some(names) = unknown(exclude, &[&own]) {
-        let message = format!(
-            "podToExclude: {names}: no such Pod in the CollaSet, excluded already or never there"
-        );
+        let message =
+            format!("podToExclude: {names}: no such Pod in the CollaSet; remove these names");
         draft.announce_event(true, "ExcludeNotAllowed", message);
     }
     let unmanaged = facts.observed.unmanaged.iter();
     let unmanaged: BTreeSet<&str> = unmanaged.map(|pod| &*pod.metadata.name).collect();
     if let Some(names) = unknown(include, &[&own, &to_include, &unmanaged]) {
         let message = format!(
-            "podToInclude: {names}: no such Pod with the label {}={} in the namespace",
+            "podToInclude: {names}: no such Pod with the label {}={} in the namespace; add the label, or remove these \
+             names",
             keys::CONTROL,
             keys::CONTROL_VALUE
         );
@@ -213,9 +212,10 @@ fn report_unknown_names(facts: &SetFacts, draft: &mut Draft) {
     }
 }
 
-/// Whether a Pod may be excluded now. A Pod in a pair, or a Pod that is being deleted, stays until that is over. An
-/// origin leaves once its new Pod takes its place, unless its rules have allowed its deletion by then. Under
-/// `PersistentSequence` no Pod can leave, because its name belongs to the set.
+/// Whether a Pod may be excluded now. A Pod in a pair, or a Pod with the label `to-delete`, stays until that is over. A
+/// finished Pod leaves even from a pair, and with that label only if it may stay. An origin leaves once its new Pod
+/// takes its place, unless its rules have allowed its deletion by then. Under `PersistentSequence` no Pod can leave,
+/// because its name belongs to the set.
 fn may_leave_set(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
     let name = &pod.metadata.name;
     if facts.strategy.include.contains(name) {
@@ -229,7 +229,7 @@ fn may_leave_set(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod) -> boo
         return false;
     }
     if facts.strategy.sequence {
-        draft.report_refusal("ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set; take its label {} off", keys::TO_EXCLUDE));
+        draft.report_refusal("ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set; remove its label {}", keys::TO_EXCLUDE));
         return false;
     }
     if pod.is_finished() {

@@ -60,7 +60,7 @@ pub use inclusion::has_name_of_set;
 pub use reclaim::{deletes_its_pods, orphans_its_pods};
 pub use rollout::{ABORT, RETRY};
 pub use set_operations::{
-    OperationState, SetOperation, abandoned_metadata_patch, awaited_rule_stage,
+    LIFECYCLE_ID, OperationState, SetOperation, abandoned_metadata_patch, awaited_rule_stage,
     updates_in_step_write,
 };
 

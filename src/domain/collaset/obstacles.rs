@@ -12,7 +12,7 @@ pub fn describe_obstacles(facts: &SetFacts, pod: &Pod) -> Option<String> {
     if contradicts_exclusion(facts, pod) {
         let key = keys::TO_EXCLUDE;
         return Some(format!(
-            "the spec or its label asks to exclude it, too; take its label {key} off, or its name out of podToExclude"
+            "the spec or its label asks to exclude it, too; remove its label {key}, or its name from podToExclude"
         ));
     }
     if pod.is_terminating() || pod.is_finished() {

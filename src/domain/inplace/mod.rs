@@ -1,4 +1,5 @@
-//! In-place changes of a running Pod that restart containers, and whether the kubelet has made these changes.
+//! In-place changes of a running Pod that restart containers, and whether the kubelet has made these changes. It serves
+//! Pods of any owner. How a CollaSet updates its Pods in place is in `domain/collaset/revision/inplace.rs`.
 
 mod resize;
 #[cfg(test)]

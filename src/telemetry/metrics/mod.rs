@@ -1,4 +1,8 @@
 //! Prometheus metrics: one registry to which every part of the program adds its metrics.
+//!
+//! This module has the metrics of the server. `cli/serve/metrics.rs` computes the metrics of rules, claims, denials,
+//! caches and controllers at each scrape. `telemetry/api_calls.rs` counts calls to the API server, and
+//! `telemetry/process.rs` measures the process.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Any number of managed Pods at low cost: neither the scheduler nor a kubelet processes them.
+//! Creates any number of managed Pods at low cost: neither the scheduler nor a kubelet processes them.
 
 use anyhow::Result;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -15,7 +15,7 @@ pub const AT_ONCE: usize = 16;
 
 /// The Pods of one namespace under one rule.
 pub struct Herd {
-    /// Its Pods.
+    /// The API of the Pods in the namespace.
     pub pods: Api<Pod>,
     namespace: String,
     client: Client,
@@ -26,7 +26,7 @@ pub struct Herd {
 /// Label with the group of a Pod: a number from 0.
 pub const GROUP: &str = "group";
 
-/// The conditions of an available Pod, as a kubelet writes them in this `round`.
+/// A patch with the status of an available Pod, as a kubelet writes it in this `round`.
 pub fn serving(round: usize) -> Value {
     let condition = |kind: &str| {
         json!({"type": kind, "status": "True", "message": format!("round {round}"),
@@ -46,7 +46,7 @@ pub fn serving(round: usize) -> Value {
 }
 
 impl Herd {
-    /// A herd without Pods.
+    /// An empty herd.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             pods: Api::namespaced(client.clone(), namespace),
@@ -57,7 +57,7 @@ impl Herd {
         }
     }
 
-    /// A herd without Pods, whose Pods will form this number of groups of equal size.
+    /// An empty herd. The Pods that it creates form `groups` groups of equal size.
     pub fn in_groups(client: Client, namespace: &str, groups: usize) -> Self {
         Self {
             groups,
@@ -65,7 +65,7 @@ impl Herd {
         }
     }
 
-    /// Namespace.
+    /// The namespace of the Pods.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -91,7 +91,7 @@ impl Herd {
         Ok(())
     }
 
-    /// Number of Pods.
+    /// How many Pods exist.
     pub fn size(&self) -> usize {
         self.size
     }

@@ -58,7 +58,7 @@ pub async fn stall_watches(fleet: &Fleet, pace: Pace) -> Result<()> {
     loop {
         sleep(pace.stall).await;
         eprintln!(
-            "the watches of replica {} stand still for {:?}",
+            "the watches of replica {} stall for {:?}",
             REPLICAS - 1,
             pace.stalled
         );

@@ -149,7 +149,7 @@ fn invalid_webhooks_are_refused() {
                 "{at}.url: must be an http or https URL with a host, such as https://check.example.com/pods"
             ),
             format!(
-                "{at}.caBundle: must be base64: encode the PEM file, for example with base64 -w0 ca.crt"
+                "{at}.caBundle: must be base64: encode the PEM file, for example with base64 <ca.crt | tr -d '\\n'"
             ),
             format!("{at}.poll.url: is required: set it to an http or https URL"),
             format!("{at}.poll.intervalSeconds: 0: must be 1 or more seconds"),

@@ -214,7 +214,7 @@ async fn run_with_replies(replies: Vec<Reply>) -> Outcome {
     stop.cancel();
     watch.await.unwrap();
     let requests = server.requests.lock().clone();
-    assert!(ended.is_ok(), "the loop stands still after {requests:?}");
+    assert!(ended.is_ok(), "the loop has stalled after {requests:?}");
     let deliveries = sink.deliveries.lock().clone();
     Outcome {
         requests,

@@ -55,8 +55,8 @@ fn late_change_keys(pod: &Pod, revision: &str) -> [RefusalKey; 2] {
     let uid = pod.metadata.uid.clone();
     let revision = revision.to_owned();
     [
-        RefusalKey::LateRefusal(revision.clone()),
-        RefusalKey::LateRefusalOf(revision, uid),
+        RefusalKey::LateChanges(revision.clone()),
+        RefusalKey::LateChange(revision, uid),
     ]
 }
 

@@ -10,9 +10,9 @@ use super::PlanExecution;
 use crate::api::keys;
 use crate::cluster::objects::{PvcObject, object_requests};
 
-/// Gives a new resourceVersion to each of these PVCs that belongs to the set. Each PVC is written once, until this
-/// process sends a deletion of the PVC. A kept PVC is written too: a write that releases it must not arrive late
-/// either.
+/// Fences each of these PVCs that belongs to the set: gives it a new resourceVersion. Each PVC is fenced once. A
+/// deletion that this process sends removes the fence. A kept PVC is fenced too, so that an earlier write that releases
+/// it fails.
 pub async fn fence_pvcs(
     execution: &PlanExecution<'_>,
     pvc_names: impl Iterator<Item = &str>,

@@ -22,11 +22,9 @@ use crate::api::keys::{self, Family};
 use crate::cluster::pod_requests;
 use crate::domain::collaset::plan::{OwnershipChange, PodChange, PodPatch};
 use crate::domain::collaset::status::FailedStep;
+use crate::domain::collaset::{LIFECYCLE_ID, SetOperation};
 use crate::domain::deletion::DeletionOptions;
 use crate::domain::pod::{Owner, Pod};
-
-/// Lifecycle ID of all operations of CollaSets, and the operation type of a scale-in.
-const SCALE_IN_OPERATION: (&str, &str) = ("collaset", "scale-in");
 
 /// A plan that is older than this takes no Pod off traffic, because other Pods may be unavailable by now. A plan
 /// becomes old if other writes take long or the process is suspended.
@@ -253,7 +251,7 @@ async fn resolve_name_conflict(
             return Err(StageError::Moved); // the next Pod has another name
         }
         let message = format!(
-            "instance ID {id}: waiting for Pod {name} to end, which lacks the label {}",
+            "instance ID {id}: waiting for the terminating Pod {name}, which lacks the label {}, to end",
             keys::CONTROL
         );
         return Err(StageError::Failed(FailedStep::ScaleOut, message));
@@ -303,7 +301,7 @@ async fn patch_pod(execution: &PlanExecution<'_>, change: &PodPatch) -> Result<(
             DryRunOutcome::Later | DryRunOutcome::NotInPlace => return Ok(()),
         }
     }
-    if takes_off_traffic(change) && execution.is_older_than(MAX_PLAN_AGE) {
+    if begins_operation(change) && execution.is_older_than(MAX_PLAN_AGE) {
         execution.requeue_after(MIN_RECONCILE_INTERVAL);
         return Ok(());
     }
@@ -335,7 +333,7 @@ async fn patch_pod(execution: &PlanExecution<'_>, change: &PodPatch) -> Result<(
         };
     }
     if let Some(body) = pod_patch_body(execution.set, change, version) {
-        let by_status = moves_traffic(change).then_some("status");
+        let by_status = begins_or_ends_operation(change).then_some("status");
         let sent = patch_for_pod(execution, &change.pod, by_status, body).await;
         let sent = sent.and_then(|pod| check_pod_written(execution, change, &pod));
         if let Some(revision) = revision {
@@ -358,8 +356,9 @@ async fn patch_pod(execution: &PlanExecution<'_>, change: &PodPatch) -> Result<(
     Ok(())
 }
 
-/// Checks that the Pod contains the written owner and labels. If not, the controller would write them again and again.
-/// The check leaves out the lifecycle labels, because admission changes them in the same request.
+/// Checks the owner, the instance ID, the revision and the label `to-delete` of the stored Pod. If a webhook changed
+/// one of them, the controller would write it again without end. Other labels are not checked; admission changes the
+/// lifecycle labels in the same request.
 fn check_pod_written(
     execution: &PlanExecution<'_>,
     change: &PodPatch,
@@ -386,21 +385,19 @@ fn check_pod_written(
     }
 }
 
-/// Whether a change takes a Pod off traffic. Such a change needs to know which other Pods are unavailable.
-fn takes_off_traffic(change: &PodPatch) -> bool {
-    let operating = change
-        .labels
-        .0
-        .get(&Family::Operating.key(SCALE_IN_OPERATION.0));
+/// Whether a change begins an operation, which takes the Pod off traffic. Such a change needs to know which other Pods
+/// are unavailable.
+fn begins_operation(change: &PodPatch) -> bool {
+    let operating = change.labels.0.get(&Family::Operating.key(LIFECYCLE_ID));
     operating.is_some_and(Option::is_some)
 }
 
 /// Whether a change begins or ends an operation and changes neither the spec nor the owner. Such a change is sent as a
 /// write of the status, so that admission can set the readiness condition in the same request.
-fn moves_traffic(change: &PodPatch) -> bool {
-    let operating = Family::Operating.key(SCALE_IN_OPERATION.0);
-    let moves = change.labels.0.contains_key(&operating);
-    moves && change.spec.is_none() && change.ownership == OwnershipChange::Keep
+fn begins_or_ends_operation(change: &PodPatch) -> bool {
+    let operating = Family::Operating.key(LIFECYCLE_ID);
+    let is_changed = change.labels.0.contains_key(&operating);
+    is_changed && change.spec.is_none() && change.ownership == OwnershipChange::Keep
 }
 
 /// Sends a patch. Returns the new resourceVersion.
@@ -435,7 +432,8 @@ async fn patch_for_pod(
     Ok(written)
 }
 
-/// Sets the name in the body: the name that the body has, or a name that is chosen for the slot after `generateName`.
+/// Keeps the name of the body. Without a name in the body, sets a name that begins with `generateName`, the same for
+/// each attempt of the slot. Returns the name.
 pub fn assign_name(execution: &PlanExecution<'_>, slot: &NameSlot, body: &mut Value) -> String {
     if let Some(name) = body["metadata"]["name"].as_str() {
         execution.state.record_given_name(slot, name);
@@ -450,7 +448,7 @@ pub fn assign_name(execution: &PlanExecution<'_>, slot: &NameSlot, body: &mut Va
 }
 
 fn operation_type_key() -> String {
-    Family::OperationType.key(SCALE_IN_OPERATION.0)
+    Family::OperationType.key(LIFECYCLE_ID)
 }
 
 /// The step that a change of a Pod belongs to. An adoption or a release decides first, then the operation type in the
@@ -467,7 +465,7 @@ fn pod_step(
     }
     let new_type = new_type.and_then(Option::as_deref);
     match new_type.or_else(|| pod.label(&operation_type_key())) {
-        Some(type_) if type_ == SCALE_IN_OPERATION.1 => FailedStep::ScaleIn,
+        Some(type_) if type_ == SetOperation::ScaleIn.operation_type() => FailedStep::ScaleIn,
         _ => FailedStep::Update,
     }
 }
@@ -492,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn new_half_of_a_pair_is_no_scaling() {
+    fn creation_of_replacement_counts_as_update() {
         assert_eq!(
             creation_step(&json!({ "metadata": {} })),
             FailedStep::ScaleOut

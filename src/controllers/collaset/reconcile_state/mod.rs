@@ -60,15 +60,15 @@ struct LockedState {
     pod_lookups: PodLookups,
     canary_watch: CanaryWatch,
     refusals: RefusalBackoff,
-    /// By the UID of the Pod or PVC.
+    /// Pods and PVCs that must not be written for a while, by UID.
     write_holds: HashMap<String, WriteHold>,
-    /// By the UID of the Pod: the revision and the reason.
+    /// Resizes that the API server refused: the revision and the reason, by the UID of the Pod.
     refused_resizes: BTreeMap<String, (String, String)>,
-    /// By the UID of the Pod: the revision.
+    /// In-place changes that the API server refused: the revision, by the UID of the Pod.
     refused_in_place_changes: BTreeMap<String, String>,
-    /// By the UID of the Pod.
+    /// UIDs of the Pods whose deletion the API server refused.
     refused_deletions: BTreeSet<String>,
-    /// By the UID of the Pod.
+    /// The last dry run that passed, by the UID of the Pod.
     passed_dry_runs: HashMap<String, PassedDryRun>,
     revisions_accepted_in_place: BTreeSet<String>,
     revisions_with_created_pods: BTreeSet<String>,
@@ -207,7 +207,8 @@ impl ReconcileState {
         }
     }
 
-    /// The time until which each finished Pod stays as it is, by UID, see [`FinishedPodBackoff::record_finished_pods`].
+    /// Records finished Pods. Returns the time until which each stays as it is, by UID, see
+    /// [`FinishedPodBackoff::record_finished_pods`].
     pub fn record_finished_pods<'a>(
         &self,
         pods: impl Iterator<Item = &'a Pod>,

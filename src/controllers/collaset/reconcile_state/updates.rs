@@ -91,7 +91,7 @@ impl ReconcileState {
     /// Whether the in-place change of a Pod to a revision needs a dry run first.
     pub fn needs_change_dry_run(&self, uid: &str, revision: &str) -> bool {
         let locked = self.locked.lock();
-        let late_key = RefusalKey::LateRefusal(revision.to_owned());
+        let late_key = RefusalKey::LateChanges(revision.to_owned());
         locked.refused_in_place_changes.contains_key(uid)
             || !locked.revisions_accepted_in_place.contains(revision)
             || locked.refusals.last_refusal(&late_key).is_some()

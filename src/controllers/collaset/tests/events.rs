@@ -128,7 +128,7 @@ async fn events_refused_in_one_namespace_block_no_other() {
     assert_eq!(
         fixture.api.bodies(refused).len(),
         20 * 4,
-        "dropped after that"
+        "each Event is dropped after four tries"
     );
 }
 

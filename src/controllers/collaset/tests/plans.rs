@@ -248,7 +248,7 @@ async fn backed_off_write_causes_no_reconcile_loop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rollout_position_counts_once_stored() {
+async fn set_is_reconciled_at_once_after_rollout_position_is_stored() {
     let fixture = Fixture::new();
     let plan = |step: i32| SetPlan {
         status: Some(
@@ -381,7 +381,11 @@ async fn failed_command_removal_is_reported_and_backs_off() {
         ApplyOutcome::All(Some(BACKOFF_RANGE.0))
     );
     fixture.apply(plan()).await;
-    assert_eq!(fixture.api.bodies(&patch).len(), 1, "not again so soon");
+    assert_eq!(
+        fixture.api.bodies(&patch).len(),
+        1,
+        "within its backoff, the write is not sent again"
+    );
     tokio::time::sleep(BACKOFF_RANGE.1).await;
     let events = fixture.api.bodies("POST /api/v1/namespaces/n/events");
     assert_eq!(events[0]["reason"], "RolloutCommandNotRemoved");

@@ -251,7 +251,7 @@ async fn control_label_of_given_name_pod_is_restored_or_awaited() {
             );
             let message = fixture.condition("Scale")["message"].to_string();
             assert!(
-                message.contains("waiting for Pod web-000 to end"),
+                message.contains("waiting for the terminating Pod web-000, which lacks"),
                 "{message}"
             );
         }

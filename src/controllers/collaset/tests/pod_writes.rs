@@ -42,7 +42,11 @@ async fn refused_write_backs_off_without_blocking_others() {
         ApplyOutcome::All(Some(_))
     ));
     let sent = |fixture: &Fixture| fixture.api.bodies(&refused).len();
-    assert_eq!(sent(&fixture), 1, "not again so soon");
+    assert_eq!(
+        sent(&fixture),
+        1,
+        "within its backoff, the write is not sent again"
+    );
     tokio::time::sleep(BACKOFF_RANGE.0).await;
     fixture.apply(plan()).await;
     assert_eq!(sent(&fixture), 2);

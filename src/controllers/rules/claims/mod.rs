@@ -51,8 +51,8 @@ impl ClaimRef<'_> {
     }
 }
 
-/// Releases the claims of a rule object that can be released. Returns the time until the next check, if there are
-/// claims.
+/// Releases the claims of a rule object that can be released. Returns the time until the next check; `None` if there
+/// are no claims, or if the ledger is unusable: then nothing is written.
 pub async fn release_ledger_claims(
     context: &Arc<ControllerContext>,
     deadlines: &ClaimDeadlines,
@@ -163,7 +163,7 @@ fn close_renewed_claim(
     if operation == ClaimOperation::Unknown {
         return None; // this build does not know the operation; the claim stays as a newer build has stored it
     }
-    info!(rule = %rule.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim that is renewed without effect is closing");
+    info!(rule = %rule.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "closing a claim that is renewed without effect");
     context
         .ledgers
         .close_claim(rule, pod.clone(), operation, claim.opened);
@@ -201,7 +201,7 @@ async fn release_ended_claim(
     let Some(version) = confirmed_lapsed_at(context, claimed).await else {
         return LAPSE_MARGIN;
     };
-    info!(rule = %rule.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim has lapsed");
+    info!(rule = %rule.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim had no effect; releasing it");
     let mut evidence = claimed.new_evidence(version, observation.position);
     evidence.lapsed = true;
     context.ledgers.release_claim(rule, evidence);

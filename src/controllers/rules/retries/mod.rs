@@ -6,8 +6,9 @@
 //! when the budget has headroom and the owner still has Pods to delete.
 //!
 //! While the API server refuses writes of a ledger, a wake has no effect and increases the backoff of the controller.
-//! Therefore the leader checks by a dry run whether the ledgers can be written, from the second wake on. It checks
-//! before the first wake too if the last write of the status failed, because the status contains the ledger.
+//! Therefore the leader checks by a dry run whether the ledgers can be written: before every wake but the first. It
+//! checks before the first wake too if the last dry run failed, or the last write of the status, which contains the
+//! ledger.
 //!
 //! While the budget has no headroom, the scale-down of an old ReplicaSet may be stuck, see
 //! [`rollouts::StuckScaleDown`]. Then the leader sets `spec.replicas` of the ReplicaSet back to the number of its Pods.
@@ -66,8 +67,8 @@ pub struct Retries {
     uncovered: UncoveredOwners,
     /// Rule objects with an owner that can't be read. Admission denies all their disruptions.
     denying: Mutex<HashSet<RuleObjectName>>,
-    /// Rule objects whose last write of the status failed; the status contains the ledger. The value is true if the
-    /// ledger could not be written and wakes were left out.
+    /// Rule objects whose last write of the status failed, or whose last dry run of the ledger failed. The status
+    /// contains the ledger. The value is true if a dry run failed, so that wakes were left out.
     unwritable: Mutex<HashMap<RuleObjectName, bool>>,
 }
 
@@ -126,8 +127,7 @@ impl Retries {
         }
     }
 
-    /// Handles a rule object of the namespace that was deleted or edited: the owners that no rule covers any more will
-    /// be woken by [`Retries::wake_uncovered_owners`].
+    /// Notes the owners of the namespace that no rule covers now. [`Retries::wake_uncovered_owners`] will wake them.
     pub fn add_uncovered_owners(&self, context: &ControllerContext, namespace: &str) {
         self.uncovered.add_uncovered_owners(context, namespace);
     }
@@ -147,7 +147,7 @@ impl Retries {
         self.unwritable.lock().remove(name);
     }
 
-    /// Whether the last write of the status of a rule object failed.
+    /// Whether the last write of the status of a rule object failed, or the last dry run of its ledger.
     pub fn is_unwritable(&self, name: &RuleObjectName) -> bool {
         self.unwritable.lock().contains_key(name)
     }
@@ -208,8 +208,8 @@ impl Retries {
     }
 
     /// Wakes the owners that are due. If a ledger that holds the Pods of an owner can't be written, the owner is not
-    /// woken, because each deletion would be denied. Before the first wake, only the ledgers whose last status write
-    /// failed are checked.
+    /// woken, because each deletion would be denied. Before the first wake, only the ledgers with
+    /// [`Retries::is_unwritable`] are checked.
     async fn send_due_wakes(&self, context: &ControllerContext, due: &mut DueActions) {
         let mut writable_ledgers = HashMap::new();
         for wake in std::mem::take(&mut due.wakes) {
@@ -449,7 +449,7 @@ impl Retries {
     }
 }
 
-/// Whether the API server sends no requests of the namespace to the webhooks.
+/// Whether the namespace is excluded from the webhooks.
 fn is_namespace_excluded(
     context: &ControllerContext,
     namespace: &str,

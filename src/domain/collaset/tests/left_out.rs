@@ -186,7 +186,7 @@ fn refused_inclusion_is_reported_beside_rollout() {
     world.settle();
     let (_, reason, message) = condition(&world, "Ready");
     assert_eq!(reason, "IncludeNotAllowed");
-    let remedy = format!("take its label {} off", keys::TO_EXCLUDE);
+    let remedy = format!("remove its label {}", keys::TO_EXCLUDE);
     assert!(message.contains(&remedy), "{message}");
     world.faults.unpullable.insert("app:2".into());
     world.image("app:2");
