@@ -1,6 +1,6 @@
-//! In-place updates of a CollaSet: which changes a running Pod can take (contract 6.5). [`super::progress`] says whether
-//! the kubelet has applied them. `domain/collaset/update/pods.rs` plans the updates; `domain/inplace` finds the changes
-//! that restart containers, for Pods of any owner.
+//! In-place updates of a CollaSet: which changes a running Pod can take (contract 6.5). [`super::progress`] says
+//! whether the kubelet has applied them. `domain/collaset/update/pods.rs` plans the updates; `domain/inplace` finds the
+//! changes that restart containers, for Pods of any owner.
 
 use std::collections::BTreeMap;
 
