@@ -175,7 +175,7 @@ fn planted_violation_is_found() {
 }
 
 #[test]
-fn what_is_allowed_passes() {
+fn allowed_imports_are_no_violations() {
     for (layer, depth, source) in [
         ("domain", 2, "use crate::api::{keys, selector::Selector};"),
         ("domain", 2, "use crate::domain::pod::Pod as Slim;"),
