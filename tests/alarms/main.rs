@@ -4,8 +4,6 @@
 
 mod docs;
 mod plant;
-#[path = "../source_files/mod.rs"]
-mod source_files;
 
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
