@@ -33,7 +33,7 @@ const SKIPPED: &[&str] = &["target", "corpus", "artifacts"];
 
 #[test]
 fn every_citation_resolves() {
-    let known = Known::of(root());
+    let known = Known::read_from(root());
     let mut found = Found::default();
     for file in SEARCHED.iter().flat_map(|name| texts(&root().join(name))) {
         let name = file.strip_prefix(root()).unwrap().to_str().unwrap();
@@ -106,7 +106,7 @@ fn wrong_citation_is_found() {
         ("docs/a.md", "[rights](rigths.md#who)", "no target"),
         ("README.md", "[folder](docs/no/)", "no target"),
     ] {
-        let errors = read(&Known::of(root()), file, text).errors;
+        let errors = read(&Known::read_from(root()), file, text).errors;
         assert!(
             errors.iter().any(|error| error.contains(expected)),
             "{text:?}: {errors:?}, and not {expected:?}"
@@ -134,7 +134,7 @@ fn right_citation_passes() {
         ("src/a.rs", "https://example.com/docs/no.md", 0),
         ("docs/reference/contract.md", "| Q45 | volumes |", 0),
     ] {
-        let found = read(&Known::of(root()), file, text);
+        let found = read(&Known::read_from(root()), file, text);
         let none: Vec<String> = Vec::new();
         assert_eq!(found.errors, none, "{text:?}");
         let all = found.contract + found.adr + found.files;
@@ -151,7 +151,7 @@ struct Known {
 }
 
 impl Known {
-    fn of(root: &Path) -> Known {
+    fn read_from(root: &Path) -> Known {
         let text = fs::read_to_string(root.join(CONTRACT)).unwrap();
         let adrs = fs::read_dir(root.join("docs/adr")).unwrap();
         Known {

@@ -3,12 +3,10 @@
 //! each other. The test reads the sources of the library without their unit tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod source_files;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use source_files::sources_below;
+use testbed::source_files::sources_below;
 
 /// The path of a module from the crate root.
 type Module = Vec<String>;

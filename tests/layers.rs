@@ -2,13 +2,11 @@
 //! uses no other layer. These tests read the sources, including the unit tests in them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod source_files;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use source_files::sources_below;
+use testbed::source_files::sources_below;
 
 const INNER: &[&str] = &["api", "api_request", "domain", "ledger", "cluster", "tasks"];
 
@@ -175,7 +173,7 @@ fn planted_violation_is_found() {
 }
 
 #[test]
-fn what_is_allowed_passes() {
+fn allowed_imports_are_no_violations() {
     for (layer, depth, source) in [
         ("domain", 2, "use crate::api::{keys, selector::Selector};"),
         ("domain", 2, "use crate::domain::pod::Pod as Slim;"),

@@ -1,9 +1,7 @@
 //! Only `cluster/request_path.rs` builds the paths of requests, so that no name leads to another resource.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod source_files;
-
-use source_files::sources_below;
+use testbed::source_files::sources_below;
 
 /// The layers that send requests with names from objects.
 const CHECKED: [&str; 3] = ["admission", "cluster", "controllers"];

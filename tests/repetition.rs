@@ -2,11 +2,9 @@
 //! neither do the types of the API, whose fields and derives are alike because the objects of Kubernetes are.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod source_files;
-
 use std::collections::HashMap;
 
-use source_files::sources_below;
+use testbed::source_files::sources_below;
 
 /// How many equal lines make a repetition.
 const LENGTH: usize = 12;

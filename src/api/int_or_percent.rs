@@ -166,7 +166,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_written_back(percent in 0u32..=100) {
+        fn printed_percentage_parses_to_the_same_percentage(percent in 0u32..=100) {
             let written = IntOrPercent::Percent(percent).to_string();
             prop_assert_eq!(text(&written), Ok(IntOrPercent::Percent(percent)));
         }

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_written_back() {
+    fn unknown_and_invalid_fields_of_collaset_are_written_back() {
         let written = json!({
             "apiVersion": "apps.kusionstack.io/v1alpha1",
             "kind": "CollaSet",

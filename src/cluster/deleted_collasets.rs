@@ -71,13 +71,8 @@ async fn read_collaset_metadata(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::convert::Infallible;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use http::Response;
-    use kube::client::Body;
     use serde_json::{Value, json};
+    use testbed::api::FakeApi;
 
     use super::*;
 
@@ -93,26 +88,14 @@ mod tests {
         }
     }
 
-    /// An API server with one CollaSet `web`, and the number of requests that it has received.
-    fn server(metadata: Value) -> (Client, Arc<AtomicUsize>) {
-        let calls = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&calls);
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            count.fetch_add(1, Ordering::Relaxed);
-            let found = request.uri().path() == PATH;
-            let body = match found {
-                true => json!({
-                    "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-                }),
-                false => json!({
-                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "message": "no", "code": 404,
-                }),
-            };
-            let code = if found { 200 } else { 404 };
-            let body = Body::from(body.to_string().into_bytes());
-            async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+    /// An API server with one CollaSet `web`.
+    fn server(metadata: Value) -> FakeApi {
+        let api = FakeApi::default();
+        let set = json!({
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
         });
-        (Client::new(service, "default"), calls)
+        api.put_unchanged(PATH, set);
+        api
     }
 
     fn set(more: Value) -> Value {
@@ -145,12 +128,12 @@ mod tests {
             (set(json!({ "uid": "another" })), false),
             (set(orphan), false),
         ] {
-            let (client, _) = server(metadata.clone());
+            let client = server(metadata.clone()).client();
             let found =
                 check_deleted_owner(&DeletedCollaSets::default(), &client, "web", "u").await;
             assert_eq!(found, expected, "{metadata}");
         }
-        let (client, _) = server(set(json!({})));
+        let client = server(set(json!({}))).client();
         for name in ["other", "../collasets/web", ""] {
             let found = check_deleted_owner(&DeletedCollaSets::default(), &client, name, "u").await;
             assert!(!found, "{name}");
@@ -159,15 +142,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn deleted_collaset_read_is_cached_per_owner_reference() {
-        let (client, calls) = server(set(json!({})));
+        let api = server(set(json!({})));
+        let client = api.client();
         let sets = DeletedCollaSets::default();
         for _ in 0..3 {
             assert!(check_deleted_owner(&sets, &client, "web", "u").await);
         }
-        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        assert_eq!(api.requests().len(), 1);
         assert!(!check_deleted_owner(&sets, &client, "other", "u").await);
         tokio::time::advance(CACHE_TTL).await;
         assert!(check_deleted_owner(&sets, &client, "web", "u").await);
-        assert_eq!(calls.load(Ordering::Relaxed), 3);
+        assert_eq!(api.requests().len(), 3);
     }
 }

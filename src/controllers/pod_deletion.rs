@@ -212,33 +212,26 @@ fn next_deletion_step(pod: &Pod, nanos: u64) -> DeletionStep {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
-    use std::convert::Infallible;
-
-    use kube::Client;
-    use kube::client::Body;
-    use parking_lot::Mutex;
     use serde_json::Value;
+    use testbed::api::FakeApi;
 
     use super::*;
 
     /// The methods of the calls during a run for a Pod that is cached in part, if the API server returns `live`.
     async fn calls(live: Value) -> Vec<String> {
-        let calls = Arc::new(Mutex::new(Vec::new()));
-        let recorded = Arc::clone(&calls);
-        let answer = live.clone();
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            recorded.lock().push(request.method().to_string());
-            let body = Body::from(answer.to_string().into_bytes());
-            async move { Ok::<_, Infallible>(http::Response::new(body)) }
-        });
-        let context = ControllerContext::at_epoch(Client::new(service, "default"));
+        let api = FakeApi::default();
+        api.put_unchanged("/api/v1/namespaces/n/pods/web-1", live.clone());
+        let context = ControllerContext::at_epoch(api.client());
         let mut stub = json!({ "metadata": live["metadata"] });
         stub["metadata"]["uid"] = "web-1".into();
         let stub = serde_json::from_value(stub).unwrap();
         context.index.apply_pod(stub);
         reconcile(&context, ("n".into(), "web-1".into())).await;
-        let calls = calls.lock();
-        calls.clone()
+        let methods = api.requests().into_iter().map(|request| {
+            let (method, _) = request.split_once(' ').unwrap();
+            method.to_owned()
+        });
+        methods.collect()
     }
 
     #[tokio::test]

@@ -44,18 +44,16 @@ mod tests {
     use std::future::pending;
     use std::sync::Arc;
 
-    use kube::Client;
-    use kube::client::Body;
+    use testbed::api::FakeApi;
 
     use super::*;
 
     /// A webhook may be slower than the deadline of the request.
     #[tokio::test(start_paused = true)]
     async fn step_that_is_never_answered_has_a_reason() {
-        let service = tower::service_fn(|_: http::Request<Body>| {
-            pending::<Result<http::Response<Body>, std::convert::Infallible>>()
-        });
-        let context = ControllerContext::at_epoch(Client::new(service, "default"));
+        let api = FakeApi::default();
+        api.0.lock().is_hanging = true;
+        let context = ControllerContext::at_epoch(api.client());
         let mut pod = Pod::default();
         pod.metadata.uid = "u".to_owned();
         let request = pending::<Result<(), Error>>();

@@ -241,11 +241,8 @@ fn is_in_flight(pod: &Pod) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::convert::Infallible;
-
-    use kube::Client;
-    use kube::client::Body;
     use serde_json::json;
+    use testbed::api::FakeApi;
 
     use super::super::yielder::STEPS_PER_YIELD;
     use super::*;
@@ -256,10 +253,7 @@ mod tests {
 
     /// A namespace with many Pods whose operations wait for many rules.
     fn crowded_context() -> Arc<ControllerContext> {
-        let service = tower::service_fn(|_: http::Request<Body>| async {
-            Ok::<_, Infallible>(http::Response::new(Body::empty()))
-        });
-        let context = ControllerContext::at_epoch(Client::new(service, "default"));
+        let context = ControllerContext::at_epoch(FakeApi::default().client());
         for rule in 0..RULES {
             let checks = (0..CHECKS).map(|n| {
                 let requires = json!({ "matchLabels": { "never": "there" } });

@@ -137,6 +137,11 @@ impl FakeApi {
     pub fn put(&self, path: &str, object: Value) {
         self.0.lock().put(path, object);
     }
+
+    /// As [`FakeApi::put`], but the object keeps its own UID and resource version.
+    pub fn put_unchanged(&self, path: &str, object: Value) {
+        self.0.lock().objects.insert(path.to_owned(), object);
+    }
 }
 
 impl State {

@@ -3,10 +3,18 @@
 
 use std::process::Output;
 
-use serde_json::Value;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
 
 use crate::plane::Plane;
 use crate::scope::Scope;
+
+/// The node that [`Plane::drain_web`] drains.
+const DRAINED: &str = "worker-0";
+/// The node to which the Pods move.
+const SPARE: &str = "worker-1";
+/// Label of the Pods that the drain evicts, so that it leaves the Pods of other tests alone.
+const DRAIN: &str = "drain";
 
 /// The result of a command.
 #[derive(Debug)]
@@ -84,5 +92,38 @@ impl Plane {
     pub async fn ask_kubectl_in(&self, scope: &Scope, args: &[&str]) -> Said {
         self.ask_kubectl(&[args, &["-n", &scope.namespace]].concat())
             .await
+    }
+
+    /// Creates a Deployment `web` whose Pods all run on the node that [`Plane::drain_web`] drains, and waits until they
+    /// are available.
+    ///
+    /// # Panics
+    /// As [`Plane::ask_kubectl`], or when a command fails.
+    pub async fn deploy_web_for_drain(&self, scope: &Scope, replicas: usize) {
+        let _ = self.ask_kubectl(&["cordon", SPARE]).await.success();
+        let labels = json!({"metadata": {"labels": {DRAIN: scope.namespace}}});
+        scope.deploy("web", replicas, labels).await;
+        scope.all_available("app=web", replicas).await;
+        let _ = self.ask_kubectl(&["uncordon", SPARE]).await.success();
+    }
+
+    /// Runs `kubectl drain` for the Pods of [`Plane::deploy_web_for_drain`], and waits until all of them are available
+    /// on the other node. Returns the output of the command.
+    ///
+    /// # Panics
+    /// As [`Plane::deploy_web_for_drain`].
+    pub async fn drain_web(&self, scope: &Scope, replicas: usize) -> String {
+        let selector = format!("--pod-selector={DRAIN}={}", scope.namespace);
+        let output = self
+            .ask_kubectl(&["drain", DRAINED, &selector, "--timeout=400s"])
+            .await
+            .success()
+            .text();
+        // The last Pod is recreated after the drain has ended.
+        let pods = scope.all_available("app=web", replicas).await;
+        let _ = self.ask_kubectl(&["uncordon", DRAINED]).await.success();
+        let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        assert!(pods.iter().all(|pod| node(pod).as_deref() == Some(SPARE)));
+        output
     }
 }

@@ -29,6 +29,7 @@ pub mod replica;
 pub mod review;
 pub mod scope;
 pub mod server;
+pub mod source_files;
 pub mod usage;
 pub mod wait;
 pub mod walks;

@@ -25,6 +25,11 @@ pub fn is_available(pod: &Pod) -> bool {
         && !["Succeeded", "Failed"].contains(&phase)
 }
 
+/// Whether a Pod carries a label, whatever its value.
+pub fn has_label(pod: &Pod, key: &str) -> bool {
+    pod.labels().contains_key(key)
+}
+
 /// Labels of the operations in progress on a Pod.
 pub fn in_flight(pod: &Pod) -> Vec<&String> {
     pod.labels()

@@ -1,7 +1,7 @@
 //! Waiting with a deadline.
 //!
 //! Commands wait with [`within`], which returns an error. Tests wait with [`until`] and [`value`], which panic after
-//! [`PATIENCE`]: a test does not say how fast something must be.
+//! [`PATIENCE`]: a test does not say how fast something must be. [`until_blocking`] is for tests without a runtime.
 
 use std::future::Future;
 use std::time::Duration;
@@ -22,6 +22,21 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 /// After [`PATIENCE`].
 pub async fn until(description: &str, mut probe: impl AsyncFnMut() -> bool) {
     value(description, async || probe().await.then_some(())).await;
+}
+
+/// As [`until`], for a test without an asynchronous runtime: blocks the thread.
+///
+/// # Panics
+/// After [`PATIENCE`].
+pub fn until_blocking(description: &str, mut probe: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !probe() {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "waited {PATIENCE:?} for {description}"
+        );
+        std::thread::sleep(POLL);
+    }
 }
 
 /// Waits until `probe` returns a value.

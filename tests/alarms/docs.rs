@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use operating::admission::denial_counts::DENIAL_REASONS;
-
-use crate::source_files::sources_below;
+use testbed::source_files::sources_below;
 
 const ALARMS: &str = include_str!("../../manifests/monitoring/alarms.yaml");
 const ON_CALL: &str = include_str!("../../docs/on-call.md");

@@ -4,8 +4,6 @@
 
 mod docs;
 mod plant;
-#[path = "../source_files/mod.rs"]
-mod source_files;
 
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
@@ -18,6 +16,7 @@ use operating::cluster::watches::registration;
 use operating::domain::rules::registration::RequiredConfiguration;
 use operating::telemetry::logs;
 use serde_json::json;
+use testbed::wait;
 
 use plant::Plant;
 
@@ -80,7 +79,10 @@ async fn deleted_webhook_configuration_raises_alarm() {
         &ignore_configuration,
         &plant.supervisor,
     );
-    plant::until(|| !plant.caches.registration.is_complete()).await;
+    wait::until("the missing registration", async || {
+        !plant.caches.registration.is_complete()
+    })
+    .await;
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingNotRegistered"]);
 }
@@ -89,7 +91,7 @@ async fn deleted_webhook_configuration_raises_alarm() {
 async fn stalled_probe_raises_alarm() {
     let plant = Plant::new().await;
     *plant.stalled.lock() = true;
-    plant::until(|| {
+    wait::until("the stalled probe", async || {
         plant
             .sight
             .stalled_probes()
@@ -268,7 +270,7 @@ async fn overloaded_controllers_raise_alarm() {
             .map(|f| f.depth)
             .max()
     };
-    plant::until(|| depth() > Some(150)).await;
+    wait::until("a long work queue", async || depth() > Some(150)).await;
     let fired = plant.alarms(20, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingBacklog"]);
     controllers.abort();

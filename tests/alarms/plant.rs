@@ -101,13 +101,6 @@ fn api() -> Client {
     Client::new(service, "default")
 }
 
-/// Waits until a metric changes by itself.
-pub async fn until(mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 impl Plant {
     /// A healthy server that leads.
     pub async fn new() -> Plant {

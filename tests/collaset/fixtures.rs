@@ -21,7 +21,7 @@ pub struct Set<'a> {
 
 impl<'a> Set<'a> {
     /// The set of this name, which need not exist yet.
-    pub fn of(scope: &'a Scope, name: &'static str) -> Set<'a> {
+    pub fn named(scope: &'a Scope, name: &'static str) -> Set<'a> {
         let api: Api<CollaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
         Set { scope, name, api }
     }
@@ -49,7 +49,7 @@ impl<'a> Set<'a> {
             },
         });
         json_patch::merge(&mut spec, &part);
-        let set = Set::of(scope, name);
+        let set = Set::named(scope, name);
         let object = serde_json::from_value(json!({
             "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
             "metadata": { "name": name }, "spec": spec,

@@ -155,7 +155,7 @@ fn pool_of(name: &str, contexts: &[Value]) -> ResourceContext {
 #[tokio::test]
 async fn largest_pool_is_stored_with_bytes_to_spare() {
     let scope = Bed::shared().await.scope("pool-large").await;
-    let set = Set::of(&scope, "web");
+    let set = Set::named(&scope, "web");
     let owner = "n".repeat(34);
     let fresh = |count: usize| -> Vec<Value> {
         let revision = format!("{owner}-5f6d7c8b9d");
@@ -187,7 +187,7 @@ async fn largest_pool_is_stored_with_bytes_to_spare() {
 #[tokio::test]
 async fn set_with_full_pool_continues_with_its_instance_ids() {
     let scope = Bed::shared().await.scope("pool-full").await;
-    let set = Set::of(&scope, "web");
+    let set = Set::named(&scope, "web");
     // The pool has room for five IDs of the set.
     let entry = headroom::MAX_POOL_BYTES / headroom::max_replicas("web");
     let foreign = |id: usize, filler: usize| {

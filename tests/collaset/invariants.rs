@@ -133,7 +133,7 @@ async fn pods(set: &Set<'_>, object: &CollaSet) -> Result<BTreeMap<i64, Pod>, St
 async fn pvcs_are_theirs(set: &Set<'_>, pods: &BTreeMap<i64, Pod>) -> Result<(), String> {
     let mut mounted: Vec<_> = pods.values().flat_map(pvcs::mounted).collect();
     for id in pods.keys() {
-        let own: Vec<_> = pvcs::of(set.scope, *id)
+        let own: Vec<_> = pvcs::list_of_instance(set.scope, *id)
             .await
             .iter()
             .map(ResourceExt::name_any)

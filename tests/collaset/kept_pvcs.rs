@@ -21,7 +21,7 @@ async fn on_kept_pvcs(scope: &Scope) -> Set<'_> {
     spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
     let set = Set::new(scope, "web", 2, spec).await;
     let uid = set.get().await.uid();
-    let pvcs = pvcs::all(scope).await;
+    let pvcs = pvcs::list_live(scope).await;
     let mark = |pvc: &k8s_openapi::api::core::v1::PersistentVolumeClaim| {
         pvc.labels().get(keys::KEPT_FOR).cloned()
     };
@@ -145,7 +145,7 @@ async fn pvc_labelled_with_other_template_than_its_pods_is_kept() {
     let scope = Bed::shared().await.scope("kept-pvcs-contradicted").await;
     pvcs::volumes(&scope, 6).await;
     let set = Set::new(&scope, "web", 1, pvcs::template(&scope, "1Gi")).await;
-    let former = pvcs::all(&scope).await[0].labels()[keys::PVC_TEMPLATE_HASH].clone();
+    let former = pvcs::list_live(&scope).await[0].labels()[keys::PVC_TEMPLATE_HASH].clone();
     let grown = pvcs::template(&scope, "2Gi")["volumeClaimTemplates"].clone();
     set.edit(json!({ "volumeClaimTemplates": grown })).await;
     set.settled().await;

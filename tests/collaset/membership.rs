@@ -123,7 +123,7 @@ async fn pvcs_move_with_excluded_pods() {
     pvcs::volumes(&scope, 3).await;
     let set = Set::new(&scope, "web", 2, pvcs::template(&scope, "1Gi")).await;
     let name = set.pod(1).await.name_any();
-    let its = pvcs::of(&scope, 1).await.remove(0).name_any();
+    let its = pvcs::list_of_instance(&scope, 1).await.remove(0).name_any();
     // The label excludes the Pod without a change of the replicas: another Pod with a new PVC takes the ID.
     scope
         .label(&name, json!({ keys::TO_EXCLUDE: "1" }))
@@ -141,7 +141,7 @@ async fn pvcs_move_with_excluded_pods() {
     set.until_pods("a successor", |pods| ids(pods) == [0, 1])
         .await;
     set.settled().await;
-    assert_ne!(pvcs::of(&scope, 1).await[0].name_any(), its);
+    assert_ne!(pvcs::list_of_instance(&scope, 1).await[0].name_any(), its);
 
     set.edit(json!({ "replicas": 3, "scaleStrategy": { "podToInclude": [name] } }))
         .await;

@@ -66,7 +66,10 @@ async fn orphaned_pods_are_adopted_with_their_ids_and_pvcs() {
     assert_eq!(scope.list("app=web").await.len(), 3);
     assert_eq!(pvcs::names(&scope).await, names);
     for (id, pod) in &after {
-        assert_eq!(mounted(pod), [pvcs::of(&scope, *id).await[0].name_any()]);
+        assert_eq!(
+            mounted(pod),
+            [pvcs::list_of_instance(&scope, *id).await[0].name_any()]
+        );
     }
 }
 
@@ -163,7 +166,7 @@ async fn mismatched_selector_in_excluded_namespace_creates_no_pod() {
     let params = PatchParams::default();
     let excluded = namespaces.patch(&scope.namespace, &params, &exclude).await;
     excluded.unwrap();
-    let set = Set::of(&scope, "web");
+    let set = Set::named(&scope, "web");
     // The API server learns of the label a moment later.
     wait::until("nobody to look", async || {
         let spec = json!({

@@ -54,24 +54,28 @@ pub async fn get(scope: &Scope, name: &str) -> PersistentVolumeClaim {
     api(scope).get(name).await.unwrap()
 }
 
-/// Names of the PVCs that are not terminating.
-pub async fn all(scope: &Scope) -> Vec<PersistentVolumeClaim> {
-    let mut all = api(scope).list(&ListParams::default()).await.unwrap().items;
-    all.retain(|c| c.metadata.deletion_timestamp.is_none());
-    all
+/// The PVCs that are not terminating.
+pub async fn list_live(scope: &Scope) -> Vec<PersistentVolumeClaim> {
+    let mut pvcs = api(scope).list(&ListParams::default()).await.unwrap().items;
+    pvcs.retain(|pvc| pvc.metadata.deletion_timestamp.is_none());
+    pvcs
 }
 
 /// PVCs of an instance ID that a set owns.
-pub async fn of(scope: &Scope, id: i64) -> Vec<PersistentVolumeClaim> {
-    let mut of = all(scope).await;
-    of.retain(|c| {
-        c.labels()[keys::INSTANCE_ID] == id.to_string() && !c.owner_references().is_empty()
+pub async fn list_of_instance(scope: &Scope, id: i64) -> Vec<PersistentVolumeClaim> {
+    let mut pvcs = list_live(scope).await;
+    pvcs.retain(|pvc| {
+        pvc.labels()[keys::INSTANCE_ID] == id.to_string() && !pvc.owner_references().is_empty()
     });
-    of
+    pvcs
 }
 
 pub async fn names(scope: &Scope) -> Vec<String> {
-    all(scope).await.iter().map(ResourceExt::name_any).collect()
+    list_live(scope)
+        .await
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect()
 }
 
 /// Removes the control label from the PVC of instance 1, so that no cache shows the PVC, and deletes the Pod. Asserts
@@ -101,7 +105,7 @@ pub fn mounted(pod: &Pod) -> Vec<String> {
 
 async fn until_count(scope: &Scope, count: usize) {
     wait::until(&format!("{count} PVCs"), async || {
-        all(scope).await.len() == count
+        list_live(scope).await.len() == count
     })
     .await;
 }
@@ -123,7 +127,10 @@ async fn pvcs_are_deleted_with_their_pods() {
     volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
     for (id, pod) in set.pods().await {
-        assert_eq!(mounted(&pod), [of(&scope, id).await[0].name_any()]);
+        assert_eq!(
+            mounted(&pod),
+            [list_of_instance(&scope, id).await[0].name_any()]
+        );
     }
     // A recreated Pod finds its data.
     let before = set.pod(0).await;
@@ -194,7 +201,7 @@ async fn deleted_pvc_of_unschedulable_pod_is_recreated() {
         pvc.is_some_and(|pvc| pvc.uid() != uid)
     })
     .await;
-    assert_eq!(of(&scope, 0).await.len(), 1);
+    assert_eq!(list_of_instance(&scope, 0).await.len(), 1);
     assert_eq!(set.pod(0).await.uid(), pods[&0].uid());
 }
 
@@ -216,7 +223,7 @@ async fn retained_pvcs_are_reused() {
     assert_eq!(names(&scope).await, pvcs);
     delete(&set).await;
     assert_eq!(names(&scope).await, pvcs);
-    for pvc in all(&scope).await {
+    for pvc in list_live(&scope).await {
         assert!(pvc.owner_references().is_empty());
     }
     let set = Set::new(&scope, "web", 2, spec).await;
@@ -224,7 +231,7 @@ async fn retained_pvcs_are_reused() {
     let mut mounted: Vec<_> = pods.values().flat_map(mounted).collect();
     mounted.sort();
     assert_eq!((mounted, names(&scope).await), (pvcs.clone(), pvcs));
-    for pvc in all(&scope).await {
+    for pvc in list_live(&scope).await {
         assert_eq!(pvc.owner_references().len(), 1);
     }
 }
@@ -249,7 +256,7 @@ async fn retention_policies_apply_independently() {
         assert!(existing.contains(&mounted[0]), "{existing:?}");
         delete(&set).await;
         until_count(&scope, remaining[1]).await;
-        let freed = all(&scope)
+        let freed = list_live(&scope)
             .await
             .iter()
             .all(|c| c.owner_references().is_empty());
@@ -272,7 +279,7 @@ async fn changed_pvc_template_recreates_pods_and_pvcs() {
         names.len() == 2 && names.iter().all(|name| !before.contains(name))
     })
     .await;
-    for pvc in all(&scope).await {
+    for pvc in list_live(&scope).await {
         let requests = pvc.spec.unwrap().resources.unwrap().requests.unwrap();
         assert_eq!(requests["storage"].0, "2Gi");
     }

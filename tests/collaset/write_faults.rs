@@ -106,7 +106,7 @@ async fn run(bed: &Bed, store: &Scope, fault: Option<(Effect, usize)>) -> Vec<Re
     let observer = Observer::start(&scope).await;
     let run = Run {
         bed,
-        set: Set::of(&scope, "web"),
+        set: Set::named(&scope, "web"),
         fault,
         affected: Cell::default(),
     };

@@ -121,7 +121,7 @@ async fn api_server_accepts_every_example() {
         );
         let ground = Ground::new("examples").await;
         let text = std::fs::read_to_string(&file).unwrap();
-        for object in all(&text).unwrap() {
+        for object in parse_documents(&text).unwrap() {
             ground.apply(&object.to_string()).await.unwrap();
         }
     }
@@ -151,7 +151,7 @@ fn manifest(block: &Block) -> Result<Manifest, String> {
             .then_some(Manifest::NotApplied)
             .ok_or("`not applied:` needs a reason".into());
     }
-    let documents = all(&block.text)?;
+    let documents = parse_documents(&block.text)?;
     if let Some(place) = comment.strip_prefix("fragment of ") {
         let whole = documents.into_iter().map(|part| wrap(place, part));
         return whole.collect::<Result<_, _>>().map(Manifest::Objects);
@@ -164,7 +164,7 @@ fn manifest(block: &Block) -> Result<Manifest, String> {
 }
 
 /// The documents of a YAML text.
-fn all(text: &str) -> Result<Vec<Value>, String> {
+fn parse_documents(text: &str) -> Result<Vec<Value>, String> {
     serde_norway::Deserializer::from_str(text)
         .map(|document| Value::deserialize(document).map_err(|error| error.to_string()))
         .collect()

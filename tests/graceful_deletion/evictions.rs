@@ -71,28 +71,12 @@ async fn eviction_is_admitted_when_operate_is_reached() {
 async fn drain_is_graceful_and_stays_within_budget() {
     let bed = bed().await;
     let scope = bed.scope("drain").await;
-    // All Pods run on one node, so the drain evicts all of them.
-    let _ = bed.ask_kubectl(&["cordon", "worker-1"]).await.success();
-    let labels = json!({"metadata": {"labels": {"drain": scope.namespace}}});
-    scope.deploy("web", 6, labels).await;
-    scope.all_available("app=web", 6).await;
-    let _ = bed.ask_kubectl(&["uncordon", "worker-1"]).await.success();
+    bed.deploy_web_for_drain(&scope, 6).await;
     scope.rule("web", json!({"app": "web"}), json!(2)).await;
     scope.until_at_rest("web", 6).await;
     let observer = Observer::start(&scope).await;
-    let selector = format!("--pod-selector=drain={}", scope.namespace);
-    let output = bed
-        .ask_kubectl(&["drain", "worker-0", &selector, "--timeout=400s"])
-        .await
-        .success()
-        .text();
-    // The last Pod is recreated after the drain has ended.
-    let pods = scope.all_available("app=web", 6).await;
-    let _ = bed.ask_kubectl(&["uncordon", "worker-0"]).await.success();
+    let output = bed.drain_web(&scope, 6).await;
     assert!(output.contains("is being drained"), "{output}");
-
-    let on = |pod: &k8s_openapi::api::core::v1::Pod| pod.spec.clone().unwrap().node_name;
-    assert!(pods.iter().all(|p| on(p).as_deref() == Some("worker-1")));
     scope.until_at_rest("web", 6).await;
     observer.fewest_available(|_| true, 6).await.at_least(4);
     // No Pod was deleted before its traffic was off.

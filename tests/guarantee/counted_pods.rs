@@ -105,7 +105,7 @@ async fn equal_names_in_two_namespaces_are_independent() {
 }
 
 #[tokio::test]
-async fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
+async fn disruptions_of_terminating_completed_and_unmanaged_pods_need_no_claim() {
     let scope = Bed::shared().await.scope("budget").await;
     let site = json!({"metadata": {"labels": {"site": "web"}}});
     scope.deploy("web", 3, site.clone()).await;

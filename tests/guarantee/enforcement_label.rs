@@ -75,7 +75,7 @@ impl History {
     }
 
     /// All that has been delivered, in the order in which it was stored.
-    fn all(&self) -> Vec<(u64, Stored)> {
+    fn list_delivered(&self) -> Vec<(u64, Stored)> {
         let mut all = self.versions.lock().clone();
         all.sort_by_key(|(version, _)| *version);
         all
@@ -89,7 +89,7 @@ impl History {
     }
 
     fn has_label(&self) -> bool {
-        let all = self.all();
+        let all = self.list_delivered();
         let mut labels = all.iter().rev().filter_map(|(_, stored)| match stored {
             Stored::Namespace { has_label } => Some(*has_label),
             _ => None,
@@ -100,14 +100,17 @@ impl History {
     /// Fails if a rule was stored at a version at which the enforcement label was absent.
     fn assert_no_rule_without_label(&self) {
         let (mut is_labelled, mut rules) = (false, Vec::new());
-        for (version, stored) in self.all() {
+        for (version, stored) in self.list_delivered() {
             match stored {
                 Stored::Namespace { has_label } => is_labelled = has_label,
                 Stored::Rule(name) if !rules.contains(&name) => rules.push(name),
                 Stored::Rule(_) => {}
                 Stored::RuleGone(name) => rules.retain(|rule| *rule != name),
             }
-            let why = format!("at {version}: rules {rules:?}, {:#?}", self.all());
+            let why = format!(
+                "at {version}: rules {rules:?}, {:#?}",
+                self.list_delivered()
+            );
             assert!(is_labelled || rules.is_empty(), "{why}");
         }
     }

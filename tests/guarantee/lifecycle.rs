@@ -1,20 +1,15 @@
 //! PodOpsLifecycle, from the begin label to the Pod back online.
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::observer::Observer;
-use testbed::pods::{in_flight, is_available, is_idle, may_operate, service_ready};
+use testbed::pods::{has_label, in_flight, is_available, is_idle, may_operate, service_ready};
 use testbed::{Bed, Scope};
 
 const ID: &str = "upgrade";
-
-fn has(pod: &Pod, family: Family, id: &str) -> bool {
-    pod.labels().contains_key(&family.key(id))
-}
 
 /// A Deployment `web` of available Pods under a rule `web`, and their names.
 async fn web(replicas: usize, max_unavailable: i32) -> (Scope, Vec<String>) {
@@ -29,16 +24,23 @@ async fn pod_goes_offline_is_operated_and_comes_back() {
     let pod = &pods[0];
     // With free budget the request that begins the operation also grants it.
     let begun = scope.begin(pod, ID).await.unwrap();
-    assert!(has(&begun, Family::Preparing, ID), "{:?}", begun.labels());
-    assert!(has(&begun, Family::PreChecked, ID) && has(&begun, Family::OperationPermission, ID));
-    assert!(!has(&begun, Family::PreCheck, ID));
+    assert!(
+        has_label(&begun, &Family::Preparing.key(ID)),
+        "{:?}",
+        begun.labels()
+    );
+    assert!(
+        has_label(&begun, &Family::PreChecked.key(ID))
+            && has_label(&begun, &Family::OperationPermission.key(ID))
+    );
+    assert!(!has_label(&begun, &Family::PreCheck.key(ID)));
     assert!(!begun.labels().contains_key(keys::SERVICE_AVAILABLE));
 
     let operate = scope
-        .until_pod(pod, "operate", |p| has(p, Family::Operate, ID))
+        .until_pod(pod, "operate", |p| has_label(p, &Family::Operate.key(ID)))
         .await;
     assert_eq!(service_ready(&operate), Some(false));
-    assert!(!has(&operate, Family::Preparing, ID));
+    assert!(!has_label(&operate, &Family::Preparing.key(ID)));
     // A change in this phase needs no further claim.
     let image = json!({"spec": {"containers": [{"name": "main", "image": "web:2"}]}});
     let image = kube::api::Patch::Strategic(image);
@@ -74,12 +76,12 @@ async fn waiting_pods_are_granted_in_order_of_their_waiting_time() {
     for (index, pod) in pods.iter().enumerate() {
         let begun = scope.begin(pod, ID).await.unwrap();
         assert_eq!(
-            has(&begun, Family::Preparing, ID),
+            has_label(&begun, &Family::Preparing.key(ID)),
             index == 0,
             "{:?}",
             begun.labels()
         );
-        assert_eq!(has(&begun, Family::PreCheck, ID), index > 0);
+        assert_eq!(has_label(&begun, &Family::PreCheck.key(ID)), index > 0);
         assert_eq!(
             is_available(&begun),
             index > 0,
@@ -108,7 +110,7 @@ async fn waiting_pods_are_granted_in_order_of_their_waiting_time() {
             .await;
         for waiting in &pods[index + 1..] {
             assert!(
-                has(&scope.get(waiting).await, Family::PreCheck, ID),
+                has_label(&scope.get(waiting).await, &Family::PreCheck.key(ID)),
                 "{waiting} overtook {pod}"
             );
         }
@@ -126,7 +128,7 @@ async fn permission_label_in_status_write_grants_nothing() {
     let (scope, pods) = web(3, 1).await;
     scope.begin(&pods[0], ID).await.unwrap();
     let waiting = scope.begin(&pods[1], ID).await.unwrap();
-    assert!(has(&waiting, Family::PreCheck, ID));
+    assert!(has_label(&waiting, &Family::PreCheck.key(ID)));
     let mark = json!({"metadata": {"labels": {
         Family::PreChecked.key(ID): "1", Family::OperationPermission.key(ID): "1",
     }}});
@@ -136,8 +138,12 @@ async fn permission_label_in_status_write_grants_nothing() {
         .patch_status(&pods[1], &PatchParams::default(), &patch)
         .await
         .unwrap();
-    assert!(has(&asked, Family::PreCheck, ID), "{:?}", asked.labels());
-    assert!(!has(&asked, Family::PreChecked, ID));
+    assert!(
+        has_label(&asked, &Family::PreCheck.key(ID)),
+        "{:?}",
+        asked.labels()
+    );
+    assert!(!has_label(&asked, &Family::PreChecked.key(ID)));
     assert!(is_available(&asked));
     assert_eq!(service_ready(&asked), Some(true));
 }
@@ -158,10 +164,10 @@ async fn begin_by_status_write_needs_the_budget() {
             .unwrap()
     };
     let first = begin(&pods[0]).await;
-    assert!(has(&first, Family::Preparing, ID) && !is_available(&first));
+    assert!(has_label(&first, &Family::Preparing.key(ID)) && !is_available(&first));
     assert_eq!(service_ready(&first), Some(false));
     let second = begin(&pods[1]).await;
-    assert!(has(&second, Family::PreCheck, ID) && is_available(&second));
+    assert!(has_label(&second, &Family::PreCheck.key(ID)) && is_available(&second));
     assert_eq!(service_ready(&second), Some(true));
     for pod in &pods[..2] {
         scope
@@ -187,7 +193,7 @@ async fn grant_takes_the_pod_off_traffic_in_the_same_write() {
         .await;
     let versions = observer.by_uid().await.into_iter();
     let mut granted = versions.filter_map(|(_, pod)| {
-        pod.filter(|p| p.name_any() == pods[1] && has(p, Family::Preparing, ID))
+        pod.filter(|p| p.name_any() == pods[1] && has_label(p, &Family::Preparing.key(ID)))
     });
     let first = granted.next().unwrap();
     assert!(!is_available(&first), "{:?}", first.labels());
@@ -202,12 +208,14 @@ async fn operation_can_be_undone_before_and_after_its_grant() {
     let undo = json!({Family::UndoOperationType.key(ID): ID});
     scope.begin(&pods[0], ID).await.unwrap();
     let waiting = scope.begin(&pods[1], ID).await.unwrap();
-    assert!(has(&waiting, Family::PreCheck, ID));
+    assert!(has_label(&waiting, &Family::PreCheck.key(ID)));
     let undone = scope.label(&pods[1], undo.clone()).await.unwrap();
     assert_eq!(in_flight(&undone), Vec::<&String>::new());
     assert!(is_available(&undone));
     scope
-        .until_pod(&pods[0], "operate", |p| has(p, Family::Operate, ID))
+        .until_pod(&pods[0], "operate", |p| {
+            has_label(p, &Family::Operate.key(ID))
+        })
         .await;
     scope.label(&pods[0], undo).await.unwrap();
     scope.until_pod(&pods[0], "online again", is_idle).await;
@@ -244,17 +252,22 @@ async fn operation_runs_off_traffic_and_pod_counts_when_back() {
     let preparing = scope
         .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
         .await;
-    assert!(has(&preparing, Family::Preparing, ID) && !has(&preparing, Family::Operate, ID));
+    assert!(
+        has_label(&preparing, &Family::Preparing.key(ID))
+            && !has_label(&preparing, &Family::Operate.key(ID))
+    );
     scope.patch("web", off).await.unwrap();
     scope
-        .until_pod("web", "operates", |p| has(p, Family::Operate, ID))
+        .until_pod("web", "operates", |p| {
+            has_label(p, &Family::Operate.key(ID))
+        })
         .await;
     scope.finish("web", ID).await.unwrap();
     let completing = scope
         .until_pod("web", "put back on", |p| service_ready(p) == Some(true))
         .await;
     assert!(
-        has(&completing, Family::Completing, ID),
+        has_label(&completing, &Family::Completing.key(ID)),
         "{:?}",
         completing.labels()
     );
@@ -262,28 +275,36 @@ async fn operation_runs_off_traffic_and_pod_counts_when_back() {
     scope.until_pod("web", "online again", is_idle).await;
 }
 
-/// See contract Q1.
-#[tokio::test]
-async fn operation_that_begins_while_another_completes_wedges_neither() {
-    let (scope, off, on) = protected().await;
-    scope.begin("web", "first").await.unwrap();
+/// Begins an operation on the Pod `web`, finishes it off traffic, and waits until it completes. `off` is the patch by
+/// which the cooperator takes the Pod off traffic.
+async fn until_completing(scope: &Scope, id: &str, off: Value) {
+    scope.begin("web", id).await.unwrap();
     scope
         .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
         .await;
     scope.patch("web", off).await.unwrap();
     scope
-        .until_pod("web", "operates", |p| has(p, Family::Operate, "first"))
-        .await;
-    scope.finish("web", "first").await.unwrap();
-    scope
-        .until_pod("web", "first completes", |p| {
-            has(p, Family::Completing, "first")
+        .until_pod("web", "operates", |p| {
+            has_label(p, &Family::Operate.key(id))
         })
         .await;
+    scope.finish("web", id).await.unwrap();
+    scope
+        .until_pod("web", "completes", |p| {
+            has_label(p, &Family::Completing.key(id))
+        })
+        .await;
+}
+
+/// See contract Q1.
+#[tokio::test]
+async fn operation_that_begins_while_another_completes_wedges_neither() {
+    let (scope, off, on) = protected().await;
+    until_completing(&scope, "first", off).await;
     scope.begin("web", "second").await.unwrap();
     scope
         .until_pod("web", "second operates", |p| {
-            has(p, Family::Operate, "second")
+            has_label(p, &Family::Operate.key("second"))
         })
         .await;
     scope.finish("web", "second").await.unwrap();
@@ -299,18 +320,7 @@ async fn operation_that_begins_while_another_completes_wedges_neither() {
 #[tokio::test]
 async fn operation_begun_again_while_completing_starts_anew() {
     let (scope, off, on) = protected().await;
-    scope.begin("web", ID).await.unwrap();
-    scope
-        .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
-        .await;
-    scope.patch("web", off).await.unwrap();
-    scope
-        .until_pod("web", "operates", |p| has(p, Family::Operate, ID))
-        .await;
-    scope.finish("web", ID).await.unwrap();
-    scope
-        .until_pod("web", "completes", |p| has(p, Family::Completing, ID))
-        .await;
+    until_completing(&scope, ID, off).await;
     let again = scope.begin("web", ID).await.unwrap();
     for past in [
         Family::Completing,
@@ -318,10 +328,12 @@ async fn operation_begun_again_while_completing_starts_anew() {
         Family::PostChecked,
         Family::DoneOperationType,
     ] {
-        assert!(!has(&again, past, ID), "{:?}", again.labels());
+        assert!(!has_label(&again, &past.key(ID)), "{:?}", again.labels());
     }
     scope
-        .until_pod("web", "operates again", |p| has(p, Family::Operate, ID))
+        .until_pod("web", "operates again", |p| {
+            has_label(p, &Family::Operate.key(ID))
+        })
         .await;
     scope.finish("web", ID).await.unwrap();
     scope
@@ -335,7 +347,7 @@ async fn operation_begun_again_while_completing_starts_anew() {
     scope.until_at_rest("closed", 1).await;
     let third = scope.begin("web", ID).await.unwrap();
     assert!(
-        has(&third, Family::PreCheck, ID) && is_available(&third),
+        has_label(&third, &Family::PreCheck.key(ID)) && is_available(&third),
         "{:?}",
         third.labels()
     );
@@ -364,14 +376,16 @@ async fn labelled_pods_are_deleted_through_lifecycle_within_budget() {
 async fn deleting_a_rule_frees_the_pods_that_wait_for_it() {
     let (scope, pods) = web(2, 0).await;
     let waiting = scope.begin(&pods[0], ID).await.unwrap();
-    assert!(has(&waiting, Family::PreCheck, ID));
+    assert!(has_label(&waiting, &Family::PreCheck.key(ID)));
     scope
         .rules()
         .delete("web", &DeleteParams::default())
         .await
         .unwrap();
     scope
-        .until_pod(&pods[0], "operate", |p| has(p, Family::Operate, ID))
+        .until_pod(&pods[0], "operate", |p| {
+            has_label(p, &Family::Operate.key(ID))
+        })
         .await;
     scope.finish(&pods[0], ID).await.unwrap();
     scope.until_pod(&pods[0], "online again", is_idle).await;

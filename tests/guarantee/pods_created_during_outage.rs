@@ -5,15 +5,11 @@ use kube::ResourceExt;
 use kube::api::Patch;
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
-use testbed::pods::{is_available, is_idle, may_operate, service_ready};
+use testbed::pods::{has_label, is_available, is_idle, may_operate, service_ready};
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
 
 const ID: &str = "upgrade";
-
-fn has(pod: &Pod, family: Family) -> bool {
-    pod.labels().contains_key(&family.key(ID))
-}
 
 fn has_gate(pod: &Pod) -> bool {
     pod.spec.as_ref().unwrap().readiness_gates.is_some()
@@ -56,7 +52,10 @@ async fn pod_created_during_outage_is_counted_held_and_operated() {
     );
     unruled.pod("late", json!({})).await;
     let begun = unruled.begin("late", ID).await.unwrap();
-    assert!(!has(&begun, Family::PreCheck) && !has(&begun, Family::Preparing));
+    assert!(
+        !has_label(&begun, &Family::PreCheck.key(ID))
+            && !has_label(&begun, &Family::Preparing.key(ID))
+    );
     for index in 0..3 {
         bed.restart(index).await;
     }
@@ -87,7 +86,9 @@ async fn pod_created_during_outage_is_counted_held_and_operated() {
 
     // The operation whose begin no webhook saw proceeds.
     unruled
-        .until_pod("late", "operate", |p| has(p, Family::Operate))
+        .until_pod("late", "operate", |p| {
+            has_label(p, &Family::Operate.key(ID))
+        })
         .await;
     unruled.finish("late", ID).await.unwrap();
     unruled.until_pod("late", "online again", is_idle).await;
@@ -121,18 +122,30 @@ async fn assert_held(scope: &Scope, names: &[&str]) {
 /// is gone, and ends after the finalizer is back (contract Q3).
 async fn operate_while_finalizer_is_missing(scope: &Scope, finalizer: &str) {
     let begun = scope.begin("late", ID).await.unwrap();
-    assert!(has(&begun, Family::Preparing), "{:?}", begun.labels());
+    assert!(
+        has_label(&begun, &Family::Preparing.key(ID)),
+        "{:?}",
+        begun.labels()
+    );
     assert!(!begun.labels().contains_key(keys::SERVICE_AVAILABLE));
     let touched = scope.label("late", json!({"touch": "1"})).await.unwrap();
-    assert!(!has(&touched, Family::Operate), "{:?}", touched.labels());
+    assert!(
+        !has_label(&touched, &Family::Operate.key(ID)),
+        "{:?}",
+        touched.labels()
+    );
     assert_eq!(refusal(scope.delete("adopted").await).code, 429);
     let released = json!({"metadata": {"finalizers": null}});
     let released = scope.patch("late", released).await.unwrap();
-    assert!(has(&released, Family::Operate), "{:?}", released.labels());
+    assert!(
+        has_label(&released, &Family::Operate.key(ID)),
+        "{:?}",
+        released.labels()
+    );
     scope.finish("late", ID).await.unwrap();
     scope
         .until_pod("late", "complete but for its finalizer", |p| {
-            has(p, Family::Completing)
+            has_label(p, &Family::Completing.key(ID))
         })
         .await;
     let restored = json!({"metadata": {"finalizers": [finalizer]}});

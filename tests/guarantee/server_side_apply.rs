@@ -8,15 +8,11 @@ use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
 use testbed::observer::Observer;
-use testbed::pods::{is_available, is_idle, labels, may_operate};
+use testbed::pods::{has_label, is_available, is_idle, labels, may_operate};
 use testbed::scope::{claims, refusal};
 use testbed::{Bed, Scope};
 
 const ID: &str = "upgrade";
-
-fn has(pod: &Pod, family: Family) -> bool {
-    pod.labels().contains_key(&family.key(ID))
-}
 
 /// `kubectl apply --server-side` of a manifest in the namespace.
 async fn apply(bed: &Bed, scope: &Scope, manifest: &Value, more: &[&str]) {
@@ -76,12 +72,16 @@ async fn operation_labels_can_be_applied_from_a_manifest() {
 
     apply(bed, &scope, &begun("a"), &[]).await;
     let granted = scope.get("a").await;
-    assert!(has(&granted, Family::PreChecked), "{:?}", granted.labels());
+    assert!(
+        has_label(&granted, &Family::PreChecked.key(ID)),
+        "{:?}",
+        granted.labels()
+    );
     assert!(!granted.labels().contains_key(keys::SERVICE_AVAILABLE));
     apply(bed, &scope, &begun("b"), &[]).await;
     let waiting = scope.get("b").await;
     assert!(
-        has(&waiting, Family::PreCheck) && is_available(&waiting),
+        has_label(&waiting, &Family::PreCheck.key(ID)) && is_available(&waiting),
         "{:?}",
         waiting.labels()
     );

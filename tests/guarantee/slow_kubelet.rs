@@ -8,15 +8,11 @@ use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::json;
 use testbed::observer::Observer;
-use testbed::pods::{condition, is_available, is_idle, service_ready};
+use testbed::pods::{condition, has_label, is_available, is_idle, service_ready};
 use testbed::scope::{budget_refusal, refusal};
 use testbed::{Bed, Scope, wait};
 
 const ID: &str = "upgrade";
-
-fn has(pod: &Pod, family: Family, id: &str) -> bool {
-    pod.labels().contains_key(&family.key(id))
-}
 
 /// The readiness gate is closed, and the kubelet has not noticed.
 fn is_unnoticed(pod: &Pod) -> bool {
@@ -33,7 +29,7 @@ async fn web(replicas: usize, max_unavailable: i32) -> (Scope, Vec<String>) {
 /// An operator without work: it finishes as soon as it may operate. Returns the Pod of that moment.
 async fn finish_at_once(scope: &Scope, pod: &str, id: &str) -> Pod {
     let operate = scope
-        .until_pod(pod, "operate", |p| has(p, Family::Operate, id))
+        .until_pod(pod, "operate", |p| has_label(p, &Family::Operate.key(id)))
         .await;
     scope.finish(pod, id).await.unwrap();
     operate
@@ -51,8 +47,16 @@ async fn operate_waits_for_the_kubelet_under_fast_operator() {
     for touch in ["1", "2", "3"] {
         let pod = scope.label(slow, json!({"touch": touch})).await.unwrap();
         assert!(is_unnoticed(&pod));
-        assert!(has(&pod, Family::Preparing, ID), "{:?}", pod.labels());
-        assert!(!has(&pod, Family::Operate, ID), "{:?}", pod.labels());
+        assert!(
+            has_label(&pod, &Family::Preparing.key(ID)),
+            "{:?}",
+            pod.labels()
+        );
+        assert!(
+            !has_label(&pod, &Family::Operate.key(ID)),
+            "{:?}",
+            pod.labels()
+        );
     }
     let forged = refusal(
         scope
@@ -64,7 +68,11 @@ async fn operate_waits_for_the_kubelet_under_fast_operator() {
         "{forged:?}"
     );
     let next = scope.begin(&pods[1], ID).await.unwrap();
-    assert!(has(&next, Family::PreCheck, ID), "{:?}", next.labels());
+    assert!(
+        has_label(&next, &Family::PreCheck.key(ID)),
+        "{:?}",
+        next.labels()
+    );
 
     scope.resume_kubelet(slow).await;
     for pod in &pods[..2] {
@@ -114,7 +122,11 @@ async fn undone_operation_returns_pod_after_kubelet_closed_traffic() {
         scope.begin(slow, ID).await.unwrap();
         scope.until_pod(slow, "the gate closed", is_unnoticed).await;
         let ended = scope.label(slow, end).await.unwrap();
-        assert!(!has(&ended, Family::Preparing, ID), "{:?}", ended.labels());
+        assert!(
+            !has_label(&ended, &Family::Preparing.key(ID)),
+            "{:?}",
+            ended.labels()
+        );
         // The operation makes no step while another Pod completes a whole operation.
         let other = format!("other-{round}");
         scope.begin(&pods[1], &other).await.unwrap();

@@ -103,7 +103,7 @@ fn malformed_annotation_names_its_form() {
 }
 
 #[test]
-fn what_was_malformed_before_blocks_no_unrelated_update() {
+fn malformed_stored_keys_block_no_unrelated_update() {
     let mut world = World::serving();
     world
         .pod

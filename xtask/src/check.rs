@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     /// The tests that need a control plane, programs in Go, or minutes, and the folders of `tests` without tests.
-    const NOT_FAST: [&str; 16] = [
+    const NOT_FAST: [&str; 15] = [
         "alarms",
         "collaset",
         "crds_on_plane",
@@ -233,7 +233,6 @@ mod tests {
         "owners",
         "rules",
         "running_server",
-        "source_files",
         "tasks",
         "topology_model",
         "why",

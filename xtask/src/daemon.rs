@@ -46,7 +46,7 @@ impl State {
 /// # Errors
 /// If a plane of this name is already up, or the start fails; with the end of its output.
 pub async fn up(name: &str, nodes: usize, kubernetes: Kubernetes) -> Result<State> {
-    let dir = directory::of(name)?;
+    let dir = directory::resolve_plane_directory(name)?;
     if directory::alive()?.iter().any(|alive| alive == name) {
         bail!("the plane {name} is up already (cargo xtask plane status); take it down first");
     }
@@ -116,7 +116,7 @@ pub async fn run(name: &str, nodes: usize, kubernetes: Kubernetes) -> Result<()>
         url: plane.apiserver_url(),
         nodes,
     };
-    let dir = directory::of(name)?;
+    let dir = directory::resolve_plane_directory(name)?;
     // Renamed into place, so that no reader sees an incomplete file.
     let fresh = dir.join("state.json.new");
     fs::write(&fresh, serde_json::to_vec_pretty(&state)?)?;
@@ -134,7 +134,7 @@ pub async fn run(name: &str, nodes: usize, kubernetes: Kubernetes) -> Result<()>
 /// # Errors
 /// When its process cannot be ended.
 pub async fn down(name: &str) -> Result<bool> {
-    let dir = directory::of(name)?;
+    let dir = directory::resolve_plane_directory(name)?;
     if !directory::alive()?.iter().any(|alive| alive == name) {
         return Ok(false);
     }

@@ -5,10 +5,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use testbed::plane::{Options, Plane};
+use testbed::wait;
 
 /// Ids of the processes whose command line names the directory of a plane, with that line.
 fn processes_of(plane: &Path) -> Vec<(i32, String)> {
@@ -27,17 +27,6 @@ fn processes_of(plane: &Path) -> Vec<(i32, String)> {
         }
     }
     found
-}
-
-fn until(description: &str, mut probe: impl FnMut() -> bool) {
-    // Two minutes, much longer than every wait in this file.
-    for _ in 0..2400 {
-        if probe() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("waited for {description}");
 }
 
 fn xtask(args: &[&str]) -> Output {
@@ -75,7 +64,7 @@ fn stopped_plane_leaves_no_process_and_no_file() {
 
     let down = xtask(&["plane", "down", "--name", &name]);
     assert!(down.status.success(), "{}", text(&down.stderr));
-    until("all processes to end", || processes_of(dir).is_empty());
+    wait::until_blocking("all processes to end", || processes_of(dir).is_empty());
     assert!(!dir.exists());
     let again = xtask(&["plane", "down", "--name", &name]);
     assert!(text(&again.stderr).contains("was not up"));
@@ -93,7 +82,7 @@ fn start_owner(command: &mut Command, name: &str, file: &str) -> (Child, PathBuf
     let command = command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut child = command.spawn().unwrap();
     let dir = testbed::paths::cache().unwrap().join("planes").join(name);
-    until(&format!("the file {file} of the plane"), || {
+    wait::until_blocking(&format!("the file {file} of the plane"), || {
         assert_eq!(child.try_wait().unwrap(), None, "it ended");
         dir.join(file).exists()
     });
@@ -111,7 +100,7 @@ fn killed_owner_takes_all_processes_with_it() {
 fn kill_and_see(mut owner: Child, dir: &Path) {
     owner.kill().unwrap();
     owner.wait().unwrap();
-    until("all processes to end", || processes_of(dir).is_empty());
+    wait::until_blocking("all processes to end", || processes_of(dir).is_empty());
     // The next command removes the files that the killed one could not remove.
     xtask(&["plane", "status"]);
     assert!(!dir.exists());
@@ -156,7 +145,7 @@ fn interrupted_owner_cleans_up() {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
     assert!(child.wait().unwrap().success());
-    until("all processes to end", || processes_of(&dir).is_empty());
+    wait::until_blocking("all processes to end", || processes_of(&dir).is_empty());
     assert!(!dir.exists());
 }
 
@@ -169,6 +158,6 @@ async fn dropped_plane_is_gone() {
     drop(plane);
     // The process is killed at once, but the kernel needs a moment to remove a process without a waiting
     // parent.
-    until("all processes to end", || processes_of(dir).is_empty());
+    wait::until_blocking("all processes to end", || processes_of(dir).is_empty());
     assert!(!dir.exists());
 }

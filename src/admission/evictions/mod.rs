@@ -246,17 +246,14 @@ fn allow_with_claim(without: bool) -> Verdict {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use kube::Client;
     use serde_json::json;
+    use testbed::api::FakeApi;
 
     use super::*;
 
     #[tokio::test]
     async fn fallback_denies_eviction_of_uncached_pod() {
-        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
-            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
-        });
-        let context = AdmissionContext::at_epoch(Client::new(service, "default"));
+        let context = AdmissionContext::at_epoch(FakeApi::default().client());
         context.index.mark_all_listed();
         let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "u", "operation": "CREATE", "namespace": "shop", "name": "web-1", "subResource": "eviction",

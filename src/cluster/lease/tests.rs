@@ -4,6 +4,7 @@
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use testbed::api::{FakeApi, Refusal};
+use testbed::wait;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -78,16 +79,6 @@ impl Candidate {
         self.stop.cancel();
         self.election.await.unwrap();
     }
-}
-
-/// Waits until `is_true`.
-async fn eventually(is_true: impl Fn() -> bool) {
-    let poll = async {
-        while !is_true() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(Duration::from_secs(600), poll).await.unwrap();
 }
 
 /// How many requests of this method for the Lease were answered.
@@ -177,7 +168,10 @@ async fn absent_lease_is_created_and_renewed() {
     assert_eq!(created["leaseDurationSeconds"], 15);
     assert_eq!(created["leaseTransitions"], 0);
 
-    eventually(|| lease_requests(&api, "PUT") == 10).await;
+    wait::until("ten writes of the Lease", async || {
+        lease_requests(&api, "PUT") == 10
+    })
+    .await;
     let renewed = stored_spec(&api);
     assert_eq!(renewed["acquireTime"], created["acquireTime"]);
     assert_ne!(renewed["renewTime"], created["renewTime"]);
@@ -219,7 +213,7 @@ async fn unrenewed_lease_is_taken_whatever_its_times() {
             (&spec["holderIdentity"], &spec["leaseTransitions"]),
             (&json!("a"), &json!(5))
         );
-        eventually(|| !events(&api).is_empty()).await;
+        wait::until("an Event", async || !events(&api).is_empty()).await;
         let message = "a leads, since b did not renew the lease in time";
         assert_eq!(events(&api), [event("LeaderElected", message)]);
     }
@@ -236,7 +230,7 @@ async fn released_lease_is_taken_by_the_first_attempt() {
         (1, 1)
     );
     assert_eq!(stored_spec(&api)["leaseTransitions"], 5);
-    eventually(|| !events(&api).is_empty()).await;
+    wait::until("an Event", async || !events(&api).is_empty()).await;
     assert_eq!(events(&api), [event("LeaderElected", "a leads")]);
 }
 
@@ -249,7 +243,7 @@ async fn leader_ends_when_another_holds_the_lease() {
     candidate.wait_until_leading(false).await;
     assert!(!candidate.leadership.is_leading());
     assert_eq!(stored_spec(&api)["holderIdentity"], "b");
-    eventually(|| events(&api).len() == 2).await;
+    wait::until("the second Event", async || events(&api).len() == 2).await;
     let message = "a leads no more: another replica holds the lease";
     assert_eq!(events(&api)[1], event("LeaderLost", message));
 }
@@ -260,7 +254,7 @@ async fn one_of_several_candidates_leads() {
         let api = FakeApi::default();
         api.0.lock().pace = Some(|| [0, 1, 3, 30][rand::random_range(0..4)]);
         let mut candidates = ["a", "b", "c"].map(|identity| Candidate::start(&api, identity));
-        eventually(|| candidates.iter().any(Candidate::leads)).await;
+        wait::until("a leader", async || candidates.iter().any(Candidate::leads)).await;
         tokio::time::sleep(2 * LEASE_DURATION).await;
         let leaders = candidates.iter().filter(|candidate| candidate.leads());
         assert_eq!(leaders.count(), 1);
@@ -276,7 +270,10 @@ async fn one_of_several_candidates_leads() {
             _ => (third, [first, second]),
         };
         stopped.stop.cancel();
-        eventually(|| others.iter().any(|candidate| candidate.leads())).await;
+        wait::until("the next leader", async || {
+            others.iter().any(|candidate| candidate.leads())
+        })
+        .await;
         assert!(!stopped.leads());
         tokio::time::sleep(2 * LEASE_DURATION).await;
         assert_eq!(
@@ -295,7 +292,10 @@ async fn conflict_while_taking_the_lease_is_no_leadership() {
         }
         api.refuse(refusal(of, 409));
         let mut candidate = Candidate::start(&api, "a");
-        eventually(|| lease_requests(&api, &of[..4]) >= 3).await;
+        wait::until("three refused writes of the Lease", async || {
+            lease_requests(&api, &of[..4]) >= 3
+        })
+        .await;
         assert!(!candidate.leads() && !candidate.leadership.is_leading());
         api.refuse(None);
         candidate.wait_until_leading(true).await;
@@ -310,13 +310,19 @@ async fn conflicting_change_of_metadata_keeps_the_leadership() {
     candidate.wait_until_leading(true).await;
     api.0.lock().writing = Duration::from_millis(500);
     let (reads, writes) = (lease_requests(&api, "GET"), lease_requests(&api, "PUT"));
-    eventually(|| lease_requests(&api, "GET") > reads).await;
+    wait::until("the next read of the Lease", async || {
+        lease_requests(&api, "GET") > reads
+    })
+    .await;
     assert_eq!(lease_requests(&api, "PUT"), writes);
     let mut lease = api.0.lock().objects[LEASE].clone();
     lease["metadata"]["annotations"] = json!({ "note": "by a user" });
     api.put(LEASE, lease);
     candidate.leading.mark_unchanged();
-    eventually(|| lease_requests(&api, "PUT") >= writes + 3).await;
+    wait::until("three more writes of the Lease", async || {
+        lease_requests(&api, "PUT") >= writes + 3
+    })
+    .await;
     assert!(!candidate.leading.has_changed().unwrap());
     assert!(candidate.leads() && candidate.leadership.is_leading());
     let lease = api.0.lock().objects[LEASE].clone();
@@ -331,7 +337,10 @@ async fn conflicting_change_of_holder_ends_the_leadership() {
     candidate.wait_until_leading(true).await;
     api.0.lock().writing = Duration::from_millis(500);
     let reads = lease_requests(&api, "GET");
-    eventually(|| lease_requests(&api, "GET") > reads).await;
+    wait::until("the next read of the Lease", async || {
+        lease_requests(&api, "GET") > reads
+    })
+    .await;
     put_lease(&api, "b", Timestamp::now());
     candidate.wait_until_leading(false).await;
     assert!(!candidate.leadership.is_leading());
@@ -348,7 +357,10 @@ async fn conflict_without_second_answer_ends_the_leadership() {
         candidate.wait_until_leading(true).await;
         api.0.lock().writing = Duration::from_millis(500);
         let reads = lease_requests(&api, "GET");
-        eventually(|| lease_requests(&api, "GET") > reads).await;
+        wait::until("the next read of the Lease", async || {
+            lease_requests(&api, "GET") > reads
+        })
+        .await;
         put_lease(&api, "b", Timestamp::now());
         let renewed = Instant::now();
         disturb(&api, true);
@@ -395,7 +407,10 @@ async fn short_outage_keeps_the_leadership() {
         tokio::time::sleep(RETRY_PERIOD).await;
         disturb(&api, false);
         let writes = lease_requests(&api, "PUT");
-        eventually(|| lease_requests(&api, "PUT") > writes + 1).await;
+        wait::until("two more writes of the Lease", async || {
+            lease_requests(&api, "PUT") > writes + 1
+        })
+        .await;
         assert!(!candidate.leading.has_changed().unwrap());
         assert!(candidate.leads() && candidate.leadership.is_leading());
     }
@@ -471,9 +486,15 @@ async fn lease_taken_while_the_replica_begins_to_end_is_released() {
     put_lease(&api, "", Timestamp::now());
     api.0.lock().writing = Duration::from_secs(1);
     let candidate = Candidate::start(&api, "a");
-    eventually(|| lease_requests(&api, "GET") == 1).await;
+    wait::until("the first read of the Lease", async || {
+        lease_requests(&api, "GET") == 1
+    })
+    .await;
     candidate.candidacy.cancel();
-    eventually(|| candidate.election.is_finished()).await;
+    wait::until("the end of the election", async || {
+        candidate.election.is_finished()
+    })
+    .await;
     assert!(!*candidate.leading.borrow());
     assert_eq!(lease_requests(&api, "PUT"), 2);
     assert_eq!(stored_spec(&api)["holderIdentity"], "");

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_null_in_a_workload_reads_as_absent() {
+    fn null_fields_of_workload_are_read_as_absent() {
         for spec in [
             json!(null),
             json!({ "replicas": null, "template": null }),

@@ -176,7 +176,7 @@ fn deployment_that_is_paused_counts_by_its_replica_sets_alone() {
 }
 
 #[test]
-fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
+fn terminating_completed_and_unmanaged_pods_are_not_tallied() {
     let workloads = known([("owner-0", workload(1, true, None))]);
     let pods = [
         pod(0, Some(0), SERVING),

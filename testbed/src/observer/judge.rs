@@ -23,7 +23,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    fn of(self, expected: i64) -> i64 {
+    fn resolve_to_count(self, expected: i64) -> i64 {
         match self {
             Self::Count(count) => count,
             Self::Percent(percent) => (expected.max(0) * percent + 99) / 100,
@@ -370,7 +370,7 @@ impl Replay<'_> {
             self.flaps.insert(change.uid.clone(), change.at);
             self.flapped.insert(change.uid.clone(), change.at);
         }
-        let limit = self.rule.limit.of(expected);
+        let limit = self.rule.limit.resolve_to_count(expected);
         if !cause.is_voluntary() || missing < limit {
             return;
         }
@@ -410,9 +410,9 @@ impl Replay<'_> {
         }
         if self.full && missing > self.judgement.worst {
             self.judgement.worst = missing;
-            self.judgement.limit = self.rule.limit.of(expected);
+            self.judgement.limit = self.rule.limit.resolve_to_count(expected);
         } else if self.judgement.worst == 0 && expected > 0 {
-            self.judgement.limit = self.rule.limit.of(expected);
+            self.judgement.limit = self.rule.limit.resolve_to_count(expected);
         }
     }
 

@@ -145,7 +145,7 @@ impl Observer<Fact> {
         owners: &[ApiResource],
     ) -> Result<Self> {
         let kinds = [&[resource("", "v1", "Pod")], owners].concat();
-        Self::of(client, namespace, kinds).await
+        Self::follow_kinds(client, namespace, kinds).await
     }
 }
 
@@ -157,7 +157,7 @@ impl<K: Record + Resource<DynamicType = ()>> Observer<K> {
     /// When they cannot be listed.
     pub async fn follow(scope: &Scope) -> Self {
         let kinds = vec![ApiResource::erase::<K>(&())];
-        let following = Self::of(&scope.client, &scope.namespace, kinds);
+        let following = Self::follow_kinds(&scope.client, &scope.namespace, kinds);
         following.await.unwrap()
     }
 
@@ -171,7 +171,11 @@ impl<K: Record + Resource<DynamicType = ()>> Observer<K> {
 }
 
 impl<T: Record> Observer<T> {
-    async fn of(client: &Client, namespace: &str, kinds: Vec<ApiResource>) -> Result<Self> {
+    async fn follow_kinds(
+        client: &Client,
+        namespace: &str,
+        kinds: Vec<ApiResource>,
+    ) -> Result<Self> {
         let seen = Arc::new(Mutex::new(Seen {
             changes: Vec::new(),
             last: BTreeMap::new(),

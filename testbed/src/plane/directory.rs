@@ -59,7 +59,7 @@ pub fn root() -> Result<PathBuf> {
 }
 
 /// Directory of a named plane, whether it exists or not.
-pub fn of(name: &str) -> Result<PathBuf> {
+pub fn resolve_plane_directory(name: &str) -> Result<PathBuf> {
     Ok(root()?.join(check_name(name)?))
 }
 

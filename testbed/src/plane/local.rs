@@ -242,7 +242,7 @@ impl Local {
 
     pub async fn process_ids(&self) -> Vec<u32> {
         let running = self.running.lock().await;
-        running.all().map(Process::id).collect()
+        running.list_processes().map(Process::id).collect()
     }
 
     /// Adds a process that ends with the plane.
@@ -257,7 +257,7 @@ impl Running {
         apiserver.context("the API server is stopped: start it first")
     }
 
-    fn all(&self) -> impl Iterator<Item = &Process> {
+    fn list_processes(&self) -> impl Iterator<Item = &Process> {
         let clients = self.clients.iter();
         clients.chain(&self.apiserver).chain(&self.etcd)
     }
@@ -290,7 +290,7 @@ impl Running {
             }
         };
         result.with_context(|| {
-            let process = self.all().find(|p| p.name() == culprit);
+            let process = self.list_processes().find(|p| p.name() == culprit);
             let tail = process.map(|p| p.log_tail(TAIL)).unwrap_or_default();
             format!("the end of the log of {culprit}:\n{tail}\n")
         })

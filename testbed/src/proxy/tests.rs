@@ -166,7 +166,7 @@ async fn delayed_answer_comes_no_earlier() {
 }
 
 #[tokio::test]
-async fn what_is_frozen_goes_on_when_the_fault_is_lifted() {
+async fn frozen_request_goes_on_when_fault_ends() {
     let (upstream, proxy, client) = start().await;
     proxy.set(Fault::new(Effect::Freeze));
     let asking = tokio::spawn({

@@ -335,7 +335,7 @@ impl<'a> World<'a> {
         let pods = self.set.scope.pods();
         let pods = pods.list(&ListParams::default()).await.unwrap();
         let mounted: BTreeSet<_> = pods.iter().flat_map(pvcs::mounted).collect();
-        for pvc in pvcs::all(self.set.scope).await {
+        for pvc in pvcs::list_live(self.set.scope).await {
             let name = pvc.name_any();
             if pvc.owner_references().is_empty() && !mounted.contains(&name) {
                 self.deleted.insert(name.clone());

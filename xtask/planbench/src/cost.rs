@@ -20,7 +20,7 @@ pub struct Cost {
 }
 
 /// Counts the allocations of one plan. No other thread may allocate at this time.
-pub fn of(heap: &StatsAlloc<System>, observed: &ObservedSet) -> Cost {
+pub fn count_allocations(heap: &StatsAlloc<System>, observed: &ObservedSet) -> Cost {
     let region = Region::new(heap);
     let planned = black_box(plan_set(observed));
     let change = region.change();

@@ -22,7 +22,7 @@ fn main() {
     for (state, observed) in STATES {
         for size in SIZES {
             let observed = observed(size);
-            let Cost { allocations, bytes } = cost::of(HEAP, &observed);
+            let Cost { allocations, bytes } = cost::count_allocations(HEAP, &observed);
             let milliseconds = cost::milliseconds(&observed);
             let line = json!({
                 "state": state, "pods": size, "milliseconds": milliseconds, "allocations": allocations, "bytes": bytes,
@@ -49,7 +49,7 @@ mod tests {
         let mut wrong = Vec::new();
         for (state, observed) in STATES {
             let per_pod = SIZES.map(|size| {
-                let Cost { allocations, bytes } = cost::of(HEAP, &observed(size));
+                let Cost { allocations, bytes } = cost::count_allocations(HEAP, &observed(size));
                 [allocations, bytes].map(|all| all as f64 / size as f64)
             });
             let [few, many] = per_pod;

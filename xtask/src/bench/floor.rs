@@ -45,18 +45,18 @@ async fn create(pods: Api<Pod>, name: String) -> Result<()> {
     }))?;
     pods.create(&PostParams::default(), &pod).await?;
     gate(&pods, &name, true).await?;
-    until(&pods, &name, is_ready).await
+    poll_until(&pods, &name, is_ready).await
 }
 
 async fn change(pods: Api<Pod>, name: String) -> Result<()> {
     gate(&pods, &name, false).await?;
-    until(&pods, &name, |pod| !is_ready(pod)).await?;
+    poll_until(&pods, &name, |pod| !is_ready(pod)).await?;
     let patch = json!({ "spec": { "containers": [{ "name": "main", "image": "web:2" }] } });
     pods.patch(&name, &PatchParams::default(), &Patch::Strategic(&patch))
         .await?;
-    until(&pods, &name, |pod| runs(pod, "web:2")).await?;
+    poll_until(&pods, &name, |pod| runs(pod, "web:2")).await?;
     gate(&pods, &name, true).await?;
-    until(&pods, &name, is_ready).await
+    poll_until(&pods, &name, is_ready).await
 }
 
 async fn gate(pods: &Api<Pod>, name: &str, open: bool) -> Result<()> {
@@ -67,7 +67,8 @@ async fn gate(pods: &Api<Pod>, name: &str, open: bool) -> Result<()> {
     Ok(())
 }
 
-async fn until(pods: &Api<Pod>, name: &str, test: impl Fn(&Pod) -> bool) -> Result<()> {
+/// Waits until the Pod passes the test. `testbed::wait` polls too seldom for this measurement.
+async fn poll_until(pods: &Api<Pod>, name: &str, test: impl Fn(&Pod) -> bool) -> Result<()> {
     let looking = async {
         loop {
             if test(&pods.get(name).await?) {

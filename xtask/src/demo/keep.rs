@@ -31,7 +31,7 @@ pub struct HoldArgs {
 }
 
 fn logs() -> Result<PathBuf> {
-    Ok(directory::of(PLANE)?.join("logs"))
+    Ok(directory::resolve_plane_directory(PLANE)?.join("logs"))
 }
 
 /// Fails if an earlier demo is still up.
@@ -40,7 +40,9 @@ pub fn check_free() -> Result<()> {
         bail!(
             "a demo is up already: look at it with KUBECONFIG={}, or take it down first: cargo \
              xtask plane down --name {PLANE}",
-            directory::of(PLANE)?.join("kubeconfig").display()
+            directory::resolve_plane_directory(PLANE)?
+                .join("kubeconfig")
+                .display()
         );
     }
     Ok(())
@@ -87,7 +89,7 @@ pub async fn hold(args: HoldArgs) -> Result<()> {
         url: args.url,
         metrics: args.metrics,
     };
-    let kubeconfig = directory::of(PLANE)?.join("kubeconfig");
+    let kubeconfig = directory::resolve_plane_directory(PLANE)?.join("kubeconfig");
     let plane = Plane::attach(&kubeconfig).await?;
     let controlplane = plane.controlplane_binary();
     let mut server = Server::start(&args.bin, controlplane, &kubeconfig, &logs()?, endpoints)?;

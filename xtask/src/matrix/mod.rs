@@ -132,7 +132,7 @@ pub fn brief() -> Vec<(Owner, Verb)> {
 
 /// All cells, the most significant first.
 #[must_use]
-pub fn all() -> Vec<(Owner, Verb)> {
+pub fn list_cells() -> Vec<(Owner, Verb)> {
     let mut cells = brief();
     for owner in Owner::ALL {
         for verb in Verb::ALL {
@@ -156,7 +156,7 @@ pub async fn run(args: Args) -> Result<()> {
                 (o.is_empty() || o == owner.name()) && (v.is_empty() || v == verb.name())
             })
     };
-    let cells: Vec<_> = all().into_iter().filter(is_selected).collect();
+    let cells: Vec<_> = list_cells().into_iter().filter(is_selected).collect();
     if cells.is_empty() {
         let owners: Vec<_> = Owner::ALL.iter().map(|o| o.name()).collect();
         let verbs: Vec<_> = Verb::ALL.iter().map(|v| v.name()).collect();

@@ -30,12 +30,12 @@ fn lines(errors: &FieldErrors) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
-fn of(part: Value) -> Vec<String> {
+fn validate_part(part: Value) -> Vec<String> {
     lines(&validate("web", &spec(part)))
 }
 
-fn of_scale(strategy: Value) -> Vec<String> {
-    of(json!({ "scaleStrategy": strategy }))
+fn validate_scale_strategy(strategy: Value) -> Vec<String> {
+    validate_part(json!({ "scaleStrategy": strategy }))
 }
 
 const NONE: [&str; 0] = [];
@@ -54,13 +54,13 @@ fn good_specs_pass() {
         json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" }, "scaleStrategy": { "podToDelete": ["c"] } }),
         json!({ "volumeClaimTemplates": [pvc_template("a"), pvc_template("b")] }),
     ] {
-        assert_eq!(of(part.clone()), NONE, "{part}");
+        assert_eq!(validate_part(part.clone()), NONE, "{part}");
     }
 }
 
 #[test]
 fn bounds_of_an_update_let_some_pod_be_updated() {
-    let update = |part: Value| of(json!({ "updateStrategy": part }));
+    let update = |part: Value| validate_part(json!({ "updateStrategy": part }));
     for good in [
         json!({ "maxUnavailable": 1, "maxSurge": 0 }),
         json!({ "maxUnavailable": "10%" }),
@@ -113,7 +113,8 @@ fn bounds_of_an_update_let_some_pod_be_updated() {
 
 #[test]
 fn rollout_step_is_either_partition_or_pause() {
-    let rolling = |part: Value| of(json!({ "updateStrategy": { "rollingUpdate": part } }));
+    let rolling =
+        |part: Value| validate_part(json!({ "updateStrategy": { "rollingUpdate": part } }));
     for good in [
         json!([{ "partition": "90%" }, { "pause": { "duration": "1h30m" } }, { "pause": {} }, { "partition": 0 }]),
         json!([]),
@@ -180,16 +181,19 @@ fn rollout_step_is_either_partition_or_pause() {
 #[test]
 fn progress_deadline_is_longer_than_min_ready_seconds() {
     let good = json!({ "minReadySeconds": 30, "progressDeadlineSeconds": 31 });
-    assert_eq!(of(good), NONE);
-    let bad = of(json!({ "minReadySeconds": 30, "progressDeadlineSeconds": 30 }));
+    assert_eq!(validate_part(good), NONE);
+    let bad = validate_part(json!({ "minReadySeconds": 30, "progressDeadlineSeconds": 30 }));
     assert!(
         bad[0].starts_with(
             "spec.progressDeadlineSeconds: 30: must be more than minReadySeconds, which is 30"
         ),
         "{bad:?}"
     );
-    assert_eq!(of(json!({ "progressDeadlineSeconds": 0 })).len(), 1);
-    assert_eq!(of(json!({ "minReadySeconds": -1 })).len(), 1);
+    assert_eq!(
+        validate_part(json!({ "progressDeadlineSeconds": 0 })).len(),
+        1
+    );
+    assert_eq!(validate_part(json!({ "minReadySeconds": -1 })).len(), 1);
 }
 
 #[test]
@@ -211,7 +215,7 @@ fn all_errors_are_reported_together() {
         "namingStrategy": { "podNamingSuffixPolicy": "Odd" },
     });
     assert_eq!(
-        of(part),
+        validate_part(part),
         [
             "spec.replicas: -1: must be 0 or more",
             "spec.updateStrategy.podUpgradePolicy: \"Later\": must be Recreate or InPlaceIfPossible or InPlaceOnly or Replace",
@@ -275,7 +279,7 @@ fn selector_is_well_formed_and_matches_template() {
         json!({ "matchLabels": null, "matchExpressions": [] }),
     ] {
         assert_eq!(
-            of(json!({ "selector": selector })),
+            validate_part(json!({ "selector": selector })),
             [
                 "spec.selector: {}: must not be empty: the CollaSet would take every PersistentVolumeClaim of the namespace for its own; set \
                  it to labels that spec.template carries"
@@ -283,13 +287,15 @@ fn selector_is_well_formed_and_matches_template() {
         );
     }
     assert_eq!(
-        of(json!({ "selector": { "matchExpressions": [{ "key": "app", "operator": "Is" }] } })),
+        validate_part(
+            json!({ "selector": { "matchExpressions": [{ "key": "app", "operator": "Is" }] } })
+        ),
         [
             "spec.selector.matchExpressions[0].operator: \"Is\": must be In, NotIn, Exists or DoesNotExist"
         ]
     );
     assert_eq!(
-        of(json!({ "selector": { "matchLabels": { "app": "b" } } })),
+        validate_part(json!({ "selector": { "matchLabels": { "app": "b" } } })),
         [
             "spec.template.metadata.labels: \"app=a,kusionstack.io/control=true\": must match spec.selector, which is app=b: \
              a Pod that it does not select is released at once; add these labels"
@@ -312,7 +318,7 @@ fn selector_is_well_formed_and_matches_template() {
             "matchLabels": { "app": "a" },
             "matchExpressions": [{ "key": key, "operator": operator, "values": values }],
         });
-        let problems = of(json!({ "selector": by_expression }));
+        let problems = validate_part(json!({ "selector": by_expression }));
         assert_eq!(problems.is_empty(), is_good, "{problems:?}");
         let problem = format!("must not ask for {key}, which is set on single Pods");
         assert!(
@@ -321,7 +327,7 @@ fn selector_is_well_formed_and_matches_template() {
         );
     }
     let by_label = json!({ "matchLabels": { keys::INSTANCE_ID: "0" } });
-    assert_eq!(of(json!({ "selector": by_label })).len(), 1);
+    assert_eq!(validate_part(json!({ "selector": by_label })).len(), 1);
 }
 
 #[test]
@@ -344,7 +350,11 @@ fn malformed_template_is_refused_with_path() {
         (json!({ "metadata": null }), labels),
         (json!({ "metadata": { "labels": { "app": 1 } } }), &wrong),
     ] {
-        assert_eq!(of(json!({ "template": template })), [want], "{template}");
+        assert_eq!(
+            validate_part(json!({ "template": template })),
+            [want],
+            "{template}"
+        );
     }
 }
 
@@ -361,7 +371,7 @@ fn labels_of_single_pods_are_refused_in_template() {
         &Family::OperationPermission.key("y"),
     ] {
         assert_eq!(
-            of(json!({ "template": { "metadata": { "labels": { key: "1" } } } })),
+            validate_part(json!({ "template": { "metadata": { "labels": { key: "1" } } } })),
             [format!(
                 "spec.template.metadata.labels[{key}]: \"1\": is reserved: it is set on single Pods, by CollaSet or for it; \
                  take it out of the template"
@@ -369,14 +379,16 @@ fn labels_of_single_pods_are_refused_in_template() {
         );
     }
     assert_eq!(
-        of(json!({ "template": { "metadata": { "labels": { keys::CONTROL: "false" } } } })),
+        validate_part(
+            json!({ "template": { "metadata": { "labels": { keys::CONTROL: "false" } } } })
+        ),
         [
             "spec.template.metadata.labels[kusionstack.io/control]: \"false\": must be true: CollaSet manages all of its \
              Pods and sets the label itself; take it out"
         ]
     );
     assert_eq!(
-        of(
+        validate_part(
             json!({ "template": { "metadata": { "annotations": { keys::LAST_POD_STATUS: "{}" } } } })
         ),
         [
@@ -390,7 +402,7 @@ fn labels_of_single_pods_are_refused_in_template() {
 fn pvc_templates_need_unique_names_and_storage_requests() {
     let nameless = json!({ "spec": pvc_template("x")["spec"] });
     assert_eq!(
-        of(
+        validate_part(
             json!({ "volumeClaimTemplates": [pvc_template("a"), nameless, pvc_template("a"), pvc_template("A.b"), { "metadata": { "name": "d" } }] })
         ),
         [
@@ -409,11 +421,15 @@ fn pvc_templates_need_unique_names_and_storage_requests() {
 #[test]
 fn invalid_context_name_is_refused() {
     for good in ["", "pool", "a.b-c"] {
-        assert_eq!(of_scale(json!({ "context": good })), NONE, "{good}");
+        assert_eq!(
+            validate_scale_strategy(json!({ "context": good })),
+            NONE,
+            "{good}"
+        );
     }
     for bad in ["A b", "a/b", "-a"] {
         assert_eq!(
-            of_scale(json!({ "context": bad })),
+            validate_scale_strategy(json!({ "context": bad })),
             [format!(
                 "spec.scaleStrategy.context: {bad:?}: must have at most 253 lower-case letters, digits, '-' or '.', and begin and \
                  end with a letter or digit: it is the name of a ResourceContext (a DNS-1123 subdomain); leave it out to use the \
@@ -426,7 +442,7 @@ fn invalid_context_name_is_refused() {
 #[test]
 fn pod_named_twice_is_refused() {
     assert_eq!(
-        of_scale(
+        validate_scale_strategy(
             json!({ "podToExclude": ["a", "a"], "podToInclude": ["b", ""], "podToDelete": ["a", "c", "b"] })
         ),
         [
@@ -449,7 +465,7 @@ fn persistent_names_refuse_exclusion_and_inclusion() {
     let problem = "must be empty with podNamingSuffixPolicy PersistentSequence: the name of such a Pod belongs to its place \
                    in the set";
     assert_eq!(
-        of(part),
+        validate_part(part),
         [
             format!("spec.scaleStrategy.podToExclude: \"a\": {problem}"),
             format!("spec.scaleStrategy.podToInclude: \"b\": {problem}"),

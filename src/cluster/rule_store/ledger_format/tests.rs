@@ -114,7 +114,7 @@ fn stored(ledger: &Value) -> api::Ledger {
 }
 
 #[test]
-fn what_a_newer_build_has_stored_is_written_back() {
+fn unknown_claims_and_fields_of_newer_build_are_written_back() {
     let ledger = stored(&newer());
     assert_eq!(find_fault(&ledger), None);
     let claims = claims_from_status(&ledger);
@@ -128,7 +128,7 @@ fn what_a_newer_build_has_stored_is_written_back() {
 }
 
 #[test]
-fn renewal_keeps_what_a_newer_build_has_stored() {
+fn renewal_of_claim_keeps_unknown_fields_of_newer_build() {
     let mut claims = claims_from_status(&stored(&newer()));
     let key = (Uid::from("uid-1"), ClaimOperation::InPlace);
     let claim = claims.claims.get_mut(&key).unwrap();

@@ -216,12 +216,9 @@ async fn read_claim_pod(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::convert::Infallible;
-
     use jiff::Timestamp;
-    use kube::Client;
-    use kube::client::Body;
     use serde_json::{Value, json};
+    use testbed::api::FakeApi;
 
     use super::super::tests::claim;
     use super::*;
@@ -360,11 +357,8 @@ mod tests {
 
     /// A context whose API server stores this Pod.
     fn context_with_live_pod(live: Value) -> Arc<ControllerContext> {
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            assert_eq!(request.uri().path(), "/api/v1/namespaces/n/pods/web-1");
-            let body = Body::from(live.to_string().into_bytes());
-            async move { Ok::<_, Infallible>(http::Response::new(body)) }
-        });
-        ControllerContext::at_epoch(Client::new(service, "default"))
+        let api = FakeApi::default();
+        api.put_unchanged("/api/v1/namespaces/n/pods/web-1", live);
+        ControllerContext::at_epoch(api.client())
     }
 }

@@ -305,7 +305,7 @@ fn return_to_image_that_kubelet_never_left_completes() {
 }
 
 #[test]
-fn what_an_orphaning_deletion_waits_for_is_named() {
+fn condition_names_objects_that_orphaning_deletion_waits_for() {
     let mut world = World::on_plane(1, one_pvc_template());
     world.settle();
     let pod = name_of(&world, 0);

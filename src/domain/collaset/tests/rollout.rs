@@ -26,7 +26,8 @@ pub fn running(world: &World, image: &str) -> usize {
     world.images().into_iter().filter(|i| *i == image).count()
 }
 
-fn step(world: &World) -> Option<i32> {
+/// The step of the rollout in the status; `None` when no rollout is in progress.
+pub fn read_rollout_step(world: &World) -> Option<i32> {
     let status = world.set.status.as_ref().unwrap();
     status.rollout.as_ref().map(|rollout| rollout.step)
 }
@@ -34,7 +35,7 @@ fn step(world: &World) -> Option<i32> {
 #[test]
 fn new_set_takes_no_steps() {
     let world = settled(4, canary());
-    assert_eq!(step(&world), None);
+    assert_eq!(read_rollout_step(&world), None);
     assert_eq!(condition(&world, "Ready").0, "True");
 }
 
@@ -43,7 +44,10 @@ fn rollout_takes_one_step_after_the_other() {
     let mut world = settled(4, canary());
     world.image("app:2");
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (1, Some(2))
+    );
     let (ready, reason, message) = condition(&world, "Ready");
     assert_eq!((&*ready, &*reason), ("False", "Updating"));
     let until =
@@ -53,7 +57,10 @@ fn rollout_takes_one_step_after_the_other() {
 
     world.command("promote");
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (2, Some(4)));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (2, Some(4))
+    );
     let annotations = world.set.metadata.annotations.clone().unwrap();
     assert!(
         !annotations.contains_key(keys::ROLLOUT),
@@ -70,7 +77,10 @@ fn rollout_takes_one_step_after_the_other() {
     assert_eq!(running(&world, "app:2"), 2, "the pause is not over");
     world.wait(300);
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (4, None)
+    );
     assert_eq!(condition(&world, "Ready").0, "True");
 }
 
@@ -82,20 +92,26 @@ fn command_is_carried_out_once() {
     world.settle();
     world.command("promote");
     world.run_plan();
-    assert_eq!(step(&world), Some(2));
+    assert_eq!(read_rollout_step(&world), Some(2));
     // The removal of the annotation fails several times.
     for _ in 0..3 {
         world.command("promote");
         world.run_plan();
-        assert_eq!(step(&world), Some(2));
+        assert_eq!(read_rollout_step(&world), Some(2));
     }
     world.settle();
     world.command("promote");
     world.settle();
-    assert_eq!((step(&world), running(&world, "app:2")), (Some(3), 0));
+    assert_eq!(
+        (read_rollout_step(&world), running(&world, "app:2")),
+        (Some(3), 0)
+    );
     world.command("promote-full");
     world.settle();
-    assert_eq!((step(&world), running(&world, "app:2")), (None, 3));
+    assert_eq!(
+        (read_rollout_step(&world), running(&world, "app:2")),
+        (None, 3)
+    );
 }
 
 #[test]
@@ -135,7 +151,7 @@ fn retry_only_retries_what_was_refused() {
     world.image("app:2");
     world.settle();
     retry(&mut world, "retry");
-    assert_eq!(step(&world), Some(2));
+    assert_eq!(read_rollout_step(&world), Some(2));
     world.command("abort");
     world.settle();
     retry(&mut world, "abort");
@@ -166,13 +182,19 @@ fn aborted_rollout_goes_back_and_can_be_retried() {
 
         world.command("retry");
         world.settle();
-        assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+        assert_eq!(
+            (running(&world, "app:2"), read_rollout_step(&world)),
+            (1, Some(2))
+        );
         assert!(!has(&world, "Stalled"));
         world.command("abort");
         world.settle();
         world.image("app:3");
         world.settle();
-        assert_eq!((running(&world, "app:3"), step(&world)), (1, Some(2)));
+        assert_eq!(
+            (running(&world, "app:3"), read_rollout_step(&world)),
+            (1, Some(2))
+        );
     }
 }
 
@@ -201,7 +223,10 @@ fn rollback_takes_no_steps() {
     world.settle();
     world.image("app:1");
     world.settle();
-    assert_eq!((running(&world, "app:1"), step(&world)), (4, None));
+    assert_eq!(
+        (running(&world, "app:1"), read_rollout_step(&world)),
+        (4, None)
+    );
     assert_eq!(condition(&world, "Ready").0, "True");
 }
 
@@ -212,10 +237,13 @@ fn another_template_begins_with_the_first_step() {
     world.settle();
     world.command("promote");
     world.settle();
-    assert_eq!(step(&world), Some(4));
+    assert_eq!(read_rollout_step(&world), Some(4));
     world.image("app:3");
     world.settle();
-    assert_eq!((running(&world, "app:3"), step(&world)), (1, Some(2)));
+    assert_eq!(
+        (running(&world, "app:3"), read_rollout_step(&world)),
+        (1, Some(2))
+    );
 }
 
 #[test]
@@ -225,7 +253,10 @@ fn partition_of_the_strategy_bounds_the_steps() {
     world.edit(json!({ "updateStrategy": { "rollingUpdate": partition } }));
     world.image("app:2");
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (2, Some(3)));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (2, Some(3))
+    );
 }
 
 #[test]
@@ -239,7 +270,10 @@ fn paused_set_takes_no_step() {
     world.settle();
     world.wait(60);
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (0, Some(1)));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (0, Some(1))
+    );
 }
 
 #[test]
@@ -285,7 +319,10 @@ fn time_spent_in_rules_or_pauses_is_no_delay() {
     world.settle();
     world.wait(6_000);
     world.settle();
-    assert_eq!((step(&world), has(&world, "Stalled")), (Some(2), false));
+    assert_eq!(
+        (read_rollout_step(&world), has(&world, "Stalled")),
+        (Some(2), false)
+    );
 
     let mut world = settled(4, deadline(json!({})));
     world.image("app:2");
@@ -356,10 +393,10 @@ fn removing_steps_from_paused_set_clears_position() {
     world.edit(json!({ "paused": true }));
     world.image("app:2");
     world.settle();
-    assert_eq!(step(&world), Some(1));
+    assert_eq!(read_rollout_step(&world), Some(1));
     world.edit(steps(json!([])));
     world.settle();
-    assert_eq!(step(&world), None);
+    assert_eq!(read_rollout_step(&world), None);
 }
 
 #[test]
@@ -418,13 +455,13 @@ fn command_whose_removal_is_refused_commands_no_later_rollout() {
         );
         world.image("app:2");
         settle_with_command_kept(&mut world);
-        assert_eq!(step(&world), Some(2), "{command}");
+        assert_eq!(read_rollout_step(&world), Some(2), "{command}");
         world.command(command);
         settle_with_command_kept(&mut world);
         world.image("app:3");
         settle_with_command_kept(&mut world);
         assert_eq!(running(&world, "app:3"), 1, "{command}");
-        assert_eq!(step(&world), Some(2), "{command}");
+        assert_eq!(read_rollout_step(&world), Some(2), "{command}");
         assert_eq!(condition(&world, "Update").1, "StepPaused", "{command}");
         // Once the annotation can be removed, it is removed, and the next command counts.
         world.settle();
@@ -445,11 +482,17 @@ fn irremovable_refused_command_is_reported_once_without_effect() {
     assert_eq!(condition(&world, "Ready").0, "True");
     world.image("app:2");
     settle_with_command_kept(&mut world);
-    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (1, Some(2))
+    );
     world.settle();
     world.command("promote-full");
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (4, None)
+    );
 }
 
 fn recreate(rolling: Value) -> Value {
@@ -576,7 +619,10 @@ fn timed_pause_waits_for_a_canary_that_is_down() {
     world.settle();
     world.image("app:2");
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (1, Some(2))
+    );
     let mut pods = world.pods.values();
     let canary = pods.find(|pod| pod.spec.containers[0].image == "app:2");
     let canary = canary.unwrap().metadata.clone();
@@ -590,7 +636,10 @@ fn timed_pause_waits_for_a_canary_that_is_down() {
     assert!(condition(&world, "Update").2.starts_with(until));
     world.wait(600);
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (1, Some(2))
+    );
     let waits = format!("step 2 of 3 waits for Pod {} to be available", canary.name);
     let (_, reason, message) = condition(&world, "Update");
     assert_eq!((&*reason, &*message), ("StepPaused", &*waits));
@@ -600,10 +649,13 @@ fn timed_pause_waits_for_a_canary_that_is_down() {
     let mut promoted = world.clone();
     promoted.command("promote");
     promoted.settle();
-    assert_eq!(step(&promoted), Some(3));
+    assert_eq!(read_rollout_step(&promoted), Some(3));
     world.kubelets.clear();
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (4, None)
+    );
 }
 
 #[test]
@@ -685,7 +737,10 @@ fn pod_lost_while_a_rollout_pauses_is_no_failed_update() {
     let mut world = settled(4, canary());
     world.image("app:2");
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (1, Some(2))
+    );
     let mut pods = world.pods.values();
     let canary = pods.find(|pod| pod.spec.containers[0].image == "app:2");
     let name = canary.unwrap().metadata.name.clone();
@@ -704,7 +759,10 @@ fn pod_lost_while_a_rollout_pauses_is_no_failed_update() {
     world.run_plan();
     assert_ne!(condition(&world, "Ready").1, "UpdateFailed");
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (1, Some(2))
+    );
 }
 
 #[test]
@@ -760,6 +818,9 @@ fn each_canary_outage_at_pause_is_reported_once() {
     // Pods that go down for the next step cause no Event.
     world.command("promote");
     world.settle();
-    assert_eq!((running(&world, "app:2"), step(&world)), (2, Some(4)));
+    assert_eq!(
+        (running(&world, "app:2"), read_rollout_step(&world)),
+        (2, Some(4))
+    );
     assert_eq!(canary_messages(&world).len(), 2);
 }

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::reconcile::condition;
+use super::rollout::read_rollout_step;
 use super::world::{Kubelet, World};
 use crate::api::keys;
 use crate::domain::collaset::set_operations::SetOperation;
@@ -17,11 +18,6 @@ fn image(pod: &Pod) -> &str {
 fn with_image(world: &World, wanted: &str) -> Vec<String> {
     let pods = world.pods.values().filter(|pod| image(pod) == wanted);
     pods.map(|pod| pod.metadata.name.clone()).collect()
-}
-
-fn step(world: &World) -> Option<i32> {
-    let status = world.set.status.as_ref().unwrap();
-    status.rollout.as_ref().map(|rollout| rollout.step)
 }
 
 /// Makes the node of a Pod unreachable.
@@ -51,7 +47,7 @@ fn at_pause(partition: Value) -> (World, Vec<String>) {
     world.settle();
     world.image("app:2");
     world.run_rounds(40);
-    assert_eq!(step(&world), Some(2));
+    assert_eq!(read_rollout_step(&world), Some(2));
     let canaries = with_image(&world, "app:2");
     (world, canaries)
 }
@@ -63,7 +59,7 @@ fn pass_the_pause(world: &mut World) {
 }
 
 fn waits_for(world: &World, name: &str) {
-    assert_eq!(step(world), Some(2));
+    assert_eq!(read_rollout_step(world), Some(2));
     let expected = format!("step 2 of 3 waits for Pod {name} to be available");
     assert_eq!(condition(world, "Update").2, expected);
 }
@@ -76,7 +72,7 @@ fn assert_pause_waits_for(world: &mut World, canary: &str) {
     waits_for(world, canary);
     world.kubelets.clear();
     world.run_rounds(10);
-    assert_eq!(step(world), Some(3));
+    assert_eq!(read_rollout_step(world), Some(3));
 }
 
 #[test]
@@ -130,7 +126,7 @@ fn step_ignores_scaled_in_pods() {
     );
     pass_the_pause(&mut world);
     world.run_rounds(60);
-    assert_eq!(step(&world), None);
+    assert_eq!(read_rollout_step(&world), None);
     assert!(world.pods.contains_key(&canaries[0]));
     assert_eq!(with_image(&world, "app:1"), [""; 0]);
 }

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_slim_pod_has_needs_no_read() {
+    fn only_fields_outside_slim_pod_need_whole_pod() {
         let needs = |path: &str| compiled(json!([from(path)])).unwrap()[0].needs_whole_pod();
         for path in [
             "metadata.name",

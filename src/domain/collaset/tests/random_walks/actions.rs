@@ -101,7 +101,9 @@ const KINDS: [fn(&mut StdRng) -> WalkAction; 56] = [
     },
     |rng| edit("paused", rng.random_bool(0.4)),
     |rng| {
-        let steps: Vec<Value> = (0..rng.random_range(0..4)).map(|_| step(rng)).collect();
+        let steps: Vec<Value> = (0..rng.random_range(0..4))
+            .map(|_| draw_rollout_step(rng))
+            .collect();
         rolling(json!({ "steps": steps }))
     },
     |rng| {
@@ -256,7 +258,7 @@ fn rolling(rolling: Value) -> WalkAction {
     update("rollingUpdate", rolling)
 }
 
-fn step(rng: &mut StdRng) -> Value {
+fn draw_rollout_step(rng: &mut StdRng) -> Value {
     match rng.random_range(0..5) {
         0 => json!({ "pause": {} }),
         1 => json!({ "pause": { "duration": "20s" } }),

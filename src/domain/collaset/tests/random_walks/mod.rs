@@ -91,7 +91,7 @@ impl Walk {
             *at = Some(index);
             match act {
                 WalkAction::Step(most) => {
-                    step(&mut world, *most)?;
+                    carry_out_plan(&mut world, *most)?;
                 }
                 WalkAction::Turn(mask) => {
                     world.run_pods(*mask);
@@ -138,7 +138,7 @@ impl Walk {
 }
 
 /// Plans and carries out the plan, up to `most` writes. Returns whether something was written.
-fn step(world: &mut World, most: usize) -> Result<bool, String> {
+fn carry_out_plan(world: &mut World, most: usize) -> Result<bool, String> {
     if world.is_deleted {
         world.recreate_set();
     }
@@ -165,7 +165,7 @@ fn settle(world: &mut World) -> Result<(), String> {
     for _ in 0..ROUNDS {
         let mut busy = false;
         for _ in 0..3 {
-            busy = step(world, usize::MAX)?;
+            busy = carry_out_plan(world, usize::MAX)?;
             if !busy {
                 break;
             }

@@ -1,19 +1,27 @@
-//! The Rust files of the repository, for tests that check its sources. Uses `std` only, so that these tests build
-//! quickly.
+//! The Rust files of the repository, for tests that check its sources.
+#![allow(clippy::unwrap_used)] // a test fails by a panic
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::paths;
+
 /// One Rust file.
+#[derive(Debug)]
 pub struct SourceFile {
     /// Its path below the folder that was read.
     pub path: PathBuf,
+    /// Its contents.
     pub text: String,
 }
 
 /// Every Rust file below a folder of the repository, sorted by path.
+///
+/// # Panics
+/// When a file cannot be read.
+#[must_use]
 pub fn sources_below(folder: &str) -> Vec<SourceFile> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let root = paths::repository().join(folder);
     let mut files = Vec::new();
     collect(&root, Path::new(""), &mut files);
     files.sort_by(|a, b| a.path.cmp(&b.path));
