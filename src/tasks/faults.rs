@@ -1,4 +1,4 @@
-//! Injects faults for tests. Only tests build with the cargo feature `faults`, and no release has this code.
+//! Injects faults for tests. Only builds with debug assertions have this code, so no release has it.
 //!
 //! Each task creates a file with its name in the directory of the environment variable [`DIRECTORY_VARIABLE`]. A test
 //! writes a fault into the file: `panic`, `end`, or `block`, which blocks the thread of the task until the content of

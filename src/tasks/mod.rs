@@ -1,7 +1,7 @@
 //! Supervises long-lived tasks. A replica whose Pod watch has ended would decide by an old state forever. So the
 //! process ends with the reason, and is restarted.
 
-#[cfg(feature = "faults")]
+#[cfg(debug_assertions)]
 pub(crate) mod faults;
 
 use std::any::Any;
@@ -76,7 +76,7 @@ impl Supervisor {
         F: Future<Output = ()> + Send + 'static,
     {
         let (supervisor, task) = (self.clone(), task.into());
-        #[cfg(feature = "faults")]
+        #[cfg(debug_assertions)]
         let work = faults::run_with_faults(task.clone(), work);
         tokio::spawn(async move {
             // A panic may leave an inconsistent state. Nothing uses the state any more, because the process ends.

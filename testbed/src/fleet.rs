@@ -55,6 +55,8 @@ pub struct Options {
     pub flags: Vec<String>,
     /// Further flags of `serve` alone.
     pub serve_flags: Vec<String>,
+    /// Whether tests may inject faults into the tasks of replicas ([`Setup::task_faults`]).
+    pub task_faults: bool,
 }
 
 /// Which replicas reach the API server through a proxy that injects faults.
@@ -162,11 +164,14 @@ impl Fleet {
             flags.extend(["--webhook-url", &url, "--request-timeout", &timeout].map(Into::into));
             flags.extend(options.flags.iter().map(Into::into));
             flags.extend(options.serve_flags.iter().map(Into::into));
+            let name = format!("replica-{index}");
+            let logs = plane.logs();
             setups.push(Setup {
-                name: format!("replica-{index}"),
                 supervisor: plane.controlplane_binary().to_owned(),
-                logs: plane.logs(),
                 flags,
+                task_faults: (options.task_faults).then(|| logs.join(format!("{name}.faults"))),
+                name,
+                logs,
             });
         }
         let starting = setups

@@ -16,6 +16,10 @@ use crate::wait;
 /// Makes a component end with its standard input.
 const WATCH_STDIN: (&str, &str) = ("OPERATING_PLANE_STDIN", "watch");
 
+/// Lets the heap of a component, a Go program, grow to five times its live objects before it is collected. The API
+/// server then uses a fifth less processor time for its start, and 150 MB more memory.
+const COLLECT_LESS_OFTEN: (&str, &str) = ("GOGC", "400");
+
 /// A running component. It has its own process group, so that a Ctrl-C in the terminal does not end it before
 /// the plane does. Its standard input is a pipe of this process, so that it ends even if this process is
 /// killed. Dropping it kills it.
@@ -51,6 +55,7 @@ impl Process {
         let output = File::options().create(true).append(true).open(&log)?;
         let child = command
             .env(WATCH_STDIN.0, WATCH_STDIN.1)
+            .env(COLLECT_LESS_OFTEN.0, COLLECT_LESS_OFTEN.1)
             .env_remove("KUBECONFIG")
             .current_dir(logs)
             .stdin(Stdio::piped())

@@ -32,6 +32,8 @@ pub struct Setup {
     pub logs: PathBuf,
     /// Flags of `serve` beyond those that [`Replica::start`] gives to every replica.
     pub flags: Vec<OsString>,
+    /// Directory in which the tasks of the replica look for faults. A build with debug assertions is necessary.
+    pub task_faults: Option<PathBuf>,
 }
 
 impl Setup {
@@ -39,12 +41,6 @@ impl Setup {
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.logs.join(format!("{}.log", self.name))
-    }
-
-    /// Directory of the replica's faults, if the build has the cargo feature `faults`.
-    #[must_use]
-    pub fn faults(&self) -> PathBuf {
-        self.logs.join(format!("{}.faults", self.name))
     }
 }
 
@@ -87,8 +83,6 @@ impl Replica {
     async fn try_start(setup: &Setup, build: &Path) -> Result<Self> {
         let [listen, metrics] =
             ports::free()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        let faults = setup.faults();
-        let _ = std::fs::remove_dir_all(&faults);
         let mut command = Command::new(&setup.supervisor);
         command
             .arg("supervise")
@@ -97,8 +91,12 @@ impl Replica {
             .args(["--identity", &setup.name])
             .args(["--listen", &listen.to_string()])
             .args(["--metrics-listen", &metrics.to_string()])
-            .args(&setup.flags)
-            .env("OPERATING_FAULTS", faults);
+            .args(&setup.flags);
+        if let Some(faults) = &setup.task_faults {
+            // The directory has the faults of the former process.
+            let _ = std::fs::remove_dir_all(faults);
+            command.env("OPERATING_FAULTS", faults);
+        }
         let mut replica = Self {
             process: Process::spawn(&setup.name, command, &setup.logs)?,
             setup: setup.clone(),

@@ -66,6 +66,7 @@ impl Cluster {
             supervisor: self.plane.controlplane_binary().to_owned(),
             logs: self.plane.logs(),
             flags: flags.iter().map(Into::into).collect(),
+            task_faults: None,
         };
         let replica = Replica::start(&setup, &testbed::server::binary()).await;
         replica.unwrap()

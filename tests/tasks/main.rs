@@ -1,7 +1,5 @@
 //! Tests make every task of a real server end or hang, on a real API server. The replica first stops being ready and
 //! then ends with the reason, or its watchdog reports the hang. The other replicas continue, and no rule is broken.
-//!
-//! `cargo test --features faults --test tasks`
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -115,7 +113,7 @@ async fn web(bed: &Bed) -> Scope {
 
 #[tokio::test]
 async fn task_panic_ends_its_replica_and_breaks_no_rule() {
-    let bed = Bed::own_with(FLAGS).await;
+    let bed = Bed::with_task_faults(FLAGS).await;
     let scope = web(&bed).await;
     let mut tasks: Vec<_> = fs::read_dir(bed.faults_of(0))
         .unwrap()
@@ -144,7 +142,7 @@ async fn task_panic_ends_its_replica_and_breaks_no_rule() {
 /// No thread of the runtime runs any more, so no request gets an answer. The watchdog has a thread of its own.
 #[tokio::test]
 async fn watchdog_reports_blocked_runtime_and_other_replicas_continue() {
-    let bed = Bed::own_with(FLAGS).await;
+    let bed = Bed::with_task_faults(FLAGS).await;
     let scope = web(&bed).await;
     let observer = Observer::start(&scope).await;
     let blocked = bed.leader().await;

@@ -65,18 +65,11 @@ pub fn everything() -> Result<ExitCode> {
         ("lock file of the fuzz targets", fuzz_lock),
         ("dependencies and licences", || {
             let mut deny = Command::new(cargo_deny()?);
-            deny.args(["--all-features", "check", "bans", "licenses", "sources"]);
+            deny.args(["check", "bans", "licenses", "sources"]);
             succeed(deny)
         }),
         ("test control plane", || {
             binaries::build_all(Kubernetes::default()).map(|()| true)
-        }),
-        ("faults of tasks", || {
-            let mut test = cargo::command();
-            // For the whole workspace, so that the next step finds the dependencies compiled.
-            test.args(["test", "--workspace", "--locked", "--test", "tasks"]);
-            test.args(["--features", "operating/faults"]);
-            succeed(test)
         }),
         ("tests", all_tests),
     ])
@@ -87,12 +80,8 @@ type NamedStep = (&'static str, Step);
 
 const FORMAT: NamedStep = ("format", || run_cargo(["fmt", "--all", "--check"]));
 const LINTS: NamedStep = ("lints", || {
-    let targets = ["clippy", "--workspace", "--all-targets", "--all-features"];
-    run_cargo(
-        targets
-            .into_iter()
-            .chain(["--locked", "--", "-D", "warnings"]),
-    )
+    let targets = ["clippy", "--workspace", "--all-targets", "--locked"];
+    run_cargo(targets.into_iter().chain(["--", "-D", "warnings"]))
 });
 
 /// The tests in `tests` that need no control plane and take seconds.

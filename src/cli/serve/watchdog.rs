@@ -43,7 +43,7 @@ pub fn start_watchdog(
         silent_watches_probe(Arc::clone(&caches.watch_registry)),
         stalled_watches_probe(Arc::clone(&caches.watch_registry)),
         controllers_probe(Arc::clone(controller_stats)),
-        #[cfg(feature = "faults")]
+        #[cfg(debug_assertions)]
         fault_probe(),
     ];
     let reporter = supervisor.clone();
@@ -53,7 +53,7 @@ pub fn start_watchdog(
 }
 
 /// A probe that panics, for tests.
-#[cfg(feature = "faults")]
+#[cfg(debug_assertions)]
 fn fault_probe() -> WatchdogProbe {
     use crate::tasks::faults;
 

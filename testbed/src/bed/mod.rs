@@ -52,6 +52,7 @@ struct Variant {
     flags: Flags,
     serve_flags: Flags,
     shared_controller_account: bool,
+    task_faults: bool,
 }
 
 impl Default for Variant {
@@ -62,6 +63,7 @@ impl Default for Variant {
             flags: &[],
             serve_flags: &[],
             shared_controller_account: false,
+            task_faults: false,
         }
     }
 }
@@ -79,6 +81,7 @@ impl Variant {
             proxied: self.proxied,
             flags: to_strings(self.flags).collect(),
             serve_flags: serve.chain(self.callers(plane)).collect(),
+            task_faults: self.task_faults,
         }
     }
 
@@ -162,6 +165,16 @@ impl Bed {
     pub async fn own_serving(serve_flags: Flags) -> Bed {
         Bed::alone(Variant {
             serve_flags,
+            ..Variant::default()
+        })
+        .await
+    }
+
+    /// As [`Bed::own_with`], where a test may inject faults into the tasks of replicas ([`Bed::faults_of`]).
+    pub async fn with_task_faults(flags: Flags) -> Bed {
+        Bed::alone(Variant {
+            flags,
+            task_faults: true,
             ..Variant::default()
         })
         .await
@@ -342,9 +355,10 @@ impl Bed {
         replicas[index].as_ref().unwrap().peak_mib().unwrap()
     }
 
-    /// The directory in which the tasks of a replica look for faults.
+    /// The directory in which the tasks of a replica look for faults. The bed must be of [`Bed::with_task_faults`].
     pub fn faults_of(&self, index: usize) -> PathBuf {
-        self.fleet.setup(index).faults()
+        let setup = self.fleet.setup(index);
+        setup.task_faults.clone().unwrap()
     }
 
     /// The log of a replica.

@@ -242,6 +242,7 @@ pub async fn play(binary: PathBuf, plan: &Plan) -> Result<Vec<Row>> {
             proxied: Proxied::None,
             flags: Vec::new(),
             serve_flags: Vec::new(),
+            task_faults: false,
         },
         plane::Options {
             nodes: lanes * LANE_NODES,

@@ -227,6 +227,7 @@ pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result
             proxied: Proxied::One(REPLICAS - 1),
             flags: Vec::new(),
             serve_flags: Vec::new(),
+            task_faults: false,
         },
         plane::Options {
             nodes: NODES,
