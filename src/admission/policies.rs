@@ -188,8 +188,8 @@ fn pods_to_delete_policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPol
     let constraints = both;
     let message = format!(
         "the labels {} have the Pod deleted through its lifecycle, in the way that the annotations {}, {} and {} say: \
-         setting one of these labels, or changing or removing one of these annotations, needs the RBAC verb delete on \
-         pods, as deleting the Pod does",
+         setting one of these labels, or setting, changing or removing one of these annotations, needs the RBAC verb \
+         delete on pods, as deleting the Pod does",
         labels.join(" and "),
         keys::DELETE_OPTIONS,
         keys::SCALED_IN_BY,

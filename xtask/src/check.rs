@@ -45,7 +45,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     binaries::build_all(kubernetes)?;
     let mut cargo = cargo::command();
     cargo
-        .args(["test", "--locked"])
+        // The whole workspace, as in the run of all tests, so that the dependencies have the same features.
+        .args(["test", "--workspace", "--locked"])
         .args(&args.arguments)
         .env(KUBERNETES_VARIABLE, kubernetes.minor());
     Ok(match succeed(cargo)? {
@@ -62,6 +63,7 @@ pub fn everything() -> Result<ExitCode> {
     run_steps(&[
         FORMAT,
         LINTS,
+        ("lints of the release", release_lints),
         ("lock file of the fuzz targets", fuzz_lock),
         ("dependencies and licences", || {
             let mut deny = Command::new(cargo_deny()?);
@@ -83,6 +85,23 @@ const LINTS: NamedStep = ("lints", || {
     let targets = ["clippy", "--workspace", "--all-targets", "--locked"];
     run_cargo(targets.into_iter().chain(["--", "-D", "warnings"]))
 });
+
+/// The lints of the code as a release compiles it, without debug assertions. Only our own code is checked anew.
+fn release_lints() -> Result<bool> {
+    let without_assertions = "profile.dev.package.operating.debug-assertions=false";
+    run_cargo([
+        "clippy",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--locked",
+        "--config",
+        without_assertions,
+        "--",
+        "-D",
+        "warnings",
+    ])
+}
 
 /// The tests in `tests` that need no control plane and take seconds.
 const WITHOUT_PLANE: [&str; 11] = [

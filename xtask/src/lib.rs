@@ -10,6 +10,5 @@ pub mod daemon;
 pub mod demo;
 pub mod fuzz;
 pub mod matrix;
-mod slowest;
 pub mod soak;
 mod test_programs;
