@@ -1,7 +1,7 @@
 //! Bypass of rules while the feature gate is on.
 
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, GetParams, ListParams};
 use kube::{Api, ResourceExt};
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::operator::DELETION_ID;
@@ -17,6 +17,12 @@ use crate::{bed, is_marked, is_terminating, protected};
 async fn give_reason(scope: &Scope, pod: &str) {
     let reason = json!({"metadata": {"annotations": {keys::BYPASS: "the disk is on fire"}}});
     scope.patch(pod, reason).await.unwrap();
+    // For a deletion, the API server first shows admission the Pod of its cache.
+    wait::until("the reason in the cache of the API server", async || {
+        let cached = scope.pods().get_with(pod, &GetParams::any()).await;
+        cached.unwrap().annotations().contains_key(keys::BYPASS)
+    })
+    .await;
 }
 
 /// Waits for the Event `BudgetBypassed` about an object of this kind.

@@ -54,23 +54,25 @@ pub fn run(host: &str) -> Result<bool> {
     if outcomes.len() != count {
         return Err(anyhow!("{} of {count} test programs ran", outcomes.len()));
     }
-    report(outcomes)
+    let (report, passed) = report(outcomes);
+    print(&report)?;
+    Ok(passed)
 }
 
-/// Names the slowest tests, and prints the output of the programs that failed. Returns whether all passed.
-fn report(outcomes: Vec<Outcome>) -> Result<bool> {
+/// The slowest tests, the output of the programs that failed, and whether all passed.
+fn report(outcomes: Vec<Outcome>) -> (Vec<u8>, bool) {
     let (passed, failed): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|o| o.passed);
     let times = passed.iter().chain(&failed).flat_map(|o| o.times.clone());
     let mut report = "the slowest tests:\n".to_owned();
     for (seconds, name) in slowest::slowest(times.collect()) {
         report += &format!("{seconds:>8.1} s  {name}\n");
     }
-    print(report.as_bytes())?;
+    let mut report = report.into_bytes();
     for outcome in &failed {
-        print(format!("\ntests of {} FAILED:\n", outcome.name).as_bytes())?;
-        print(&outcome.unprinted)?;
+        report.extend(format!("\ntests of {} FAILED:\n", outcome.name).bytes());
+        report.extend(&outcome.unprinted);
     }
-    Ok(failed.is_empty())
+    (report, failed.is_empty())
 }
 
 /// The long programs first, and then the unit tests and all other programs.
@@ -143,14 +145,21 @@ mod tests {
     }
 
     #[test]
-    fn one_failed_program_fails_the_run() {
+    fn one_failed_program_fails_the_run_and_its_output_is_last() {
         let outcome = |passed| Outcome {
             name: "p".to_owned(),
             passed,
-            times: Vec::new(),
-            unprinted: Vec::new(),
+            times: vec![(2.0, "p t".to_owned())],
+            unprinted: b"the reason\n".to_vec(),
         };
-        assert!(report(vec![outcome(true), outcome(true)]).unwrap());
-        assert!(!report(vec![outcome(true), outcome(false)]).unwrap());
+        assert!(report(vec![outcome(true), outcome(true)]).1);
+        let (text, passed) = report(vec![outcome(false), outcome(true)]);
+        assert!(!passed);
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            text.starts_with("the slowest tests:\n     2.0 s  p t\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("tests of p FAILED:\nthe reason\n"), "{text}");
     }
 }

@@ -103,7 +103,9 @@ impl Program {
             match lines.recv_timeout(Duration::from_millis(200)) {
                 Ok(line) => {
                     log.write_all(&line).context("writing the log of tests")?;
-                    output.add_line(&self.name, line)?;
+                    if let Some(line) = output.add_line(&self.name, line) {
+                        print(line.as_bytes())?;
+                    }
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     return Ok(child.wait().context("waiting for tests")?.success());
@@ -163,7 +165,8 @@ impl Program {
 }
 
 impl Output {
-    fn add_line(&mut self, program: &str, line: Vec<u8>) -> Result<()> {
+    /// Returns what is to be printed at once.
+    fn add_line(&mut self, program: &str, line: Vec<u8>) -> Option<String> {
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
         self.has_compiled |= text.trim_start().starts_with("Compiling ");
@@ -172,10 +175,10 @@ impl Output {
         }
         // Also `test NAME has been running for over 60 seconds`, which names a test that hangs.
         if text.starts_with("test ") && !text.starts_with("test result: ") {
-            return print(format!("{text}  [{program}]\n").as_bytes());
+            return Some(format!("{text}  [{program}]\n"));
         }
         self.remaining.extend(line);
-        Ok(())
+        None
     }
 }
 
@@ -214,18 +217,18 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn output_of(lines: &[&str]) -> Output {
+    /// The output, and what is printed at once.
+    fn output_of(lines: &[&str]) -> (Output, String) {
         let mut output = Output::default();
-        for line in lines {
-            let line = format!("{line}\n").into_bytes();
-            output.add_line("rules", line).unwrap();
-        }
-        output
+        let lines = lines.iter().map(|line| format!("{line}\n").into_bytes());
+        let printed = lines.filter_map(|line| output.add_line("rules", line));
+        let printed = printed.collect();
+        (output, printed)
     }
 
     #[test]
     fn lines_of_tests_are_printed_at_once_and_others_kept() {
-        let output = output_of(&[
+        let (output, printed) = output_of(&[
             "running 2 tests",
             "test a ... ok <1.5s>",
             "test b has been running for over 60 seconds",
@@ -235,13 +238,18 @@ mod tests {
             String::from_utf8(output.remaining).unwrap(),
             "running 2 tests\ntest result: ok. 2 passed\n"
         );
+        assert_eq!(
+            printed,
+            "test a ... ok <1.5s>  [rules]\ntest b has been running for over 60 seconds  [rules]\n"
+        );
         assert_eq!(output.times, [(1.5, "rules a".to_owned())]);
         assert!(!output.has_compiled);
     }
 
     #[test]
     fn build_during_the_run_is_noticed() {
-        assert!(output_of(&["   Compiling operating v0.1.0"]).has_compiled);
+        let (output, _) = output_of(&["   Compiling operating v0.1.0"]);
+        assert!(output.has_compiled);
     }
 
     #[test]
