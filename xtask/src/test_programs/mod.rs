@@ -16,11 +16,23 @@ use testbed::plane;
 use program::{Outcome, Program, print};
 use targets::integration_tests;
 
-/// Number of programs that run at the same time. Each runs several tests at once (`.cargo/config.toml`).
-const SIDE_BY_SIDE: usize = 2;
+/// How many programs run at the same time, and how many tests of each. With more tests, webhooks of a storm of requests
+/// exceed their timeout on two cores.
+const SIDE_BY_SIDE: Parallelism = Parallelism {
+    programs: 2,
+    tests: 3,
+};
 
 /// The same in an existing cluster, where each program installs the same webhooks.
-const IN_EXISTING_CLUSTER: usize = 1;
+const IN_EXISTING_CLUSTER: Parallelism = Parallelism {
+    programs: 1,
+    tests: 6,
+};
+
+struct Parallelism {
+    programs: usize,
+    tests: usize,
+}
 
 /// The integration tests that take minutes, the longest first. They start first, so that none of them runs alone at
 /// the end.
@@ -46,11 +58,12 @@ const LONG: [&str; 8] = [
 pub fn run(host: &str) -> Result<bool> {
     let programs = in_order(&integration_tests()?);
     let count = programs.len();
-    let threads = match plane::existing_cluster() {
+    let parallelism = match plane::existing_cluster() {
         Some(_) => IN_EXISTING_CLUSTER,
         None => SIDE_BY_SIDE,
     };
-    let outcomes = side_by_side(threads, programs, |program| program.run(host))?;
+    let run = |program: Program| program.run(host, parallelism.tests);
+    let outcomes = side_by_side(parallelism.programs, programs, run)?;
     if outcomes.len() != count {
         return Err(anyhow!("{} of {count} test programs ran", outcomes.len()));
     }

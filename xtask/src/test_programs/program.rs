@@ -60,16 +60,18 @@ impl Program {
         }
     }
 
-    /// Runs the tests. A program that cannot be run has failed.
-    pub fn run(self, host: &str) -> Outcome {
+    /// Runs the tests, `threads` at a time. A program that cannot be run has failed.
+    pub fn run(self, host: &str, threads: usize) -> Outcome {
         eprintln!("==> tests of {} started", self.name);
         let started = Instant::now();
         let mut output = Output::default();
-        let mut passed = self.run_into(host, &mut output).unwrap_or_else(|error| {
-            let error = format!("the tests of {} could not be run: {error:#}\n", self.name);
-            output.remaining.extend(error.into_bytes());
-            false
-        });
+        let mut passed = self
+            .run_into(host, threads, &mut output)
+            .unwrap_or_else(|error| {
+                let error = format!("the tests of {} could not be run: {error:#}\n", self.name);
+                output.remaining.extend(error.into_bytes());
+                false
+            });
         if output.has_compiled {
             let changed = "the sources have changed since the tests were built: start again\n";
             output.remaining.extend(changed.as_bytes());
@@ -91,9 +93,9 @@ impl Program {
         }
     }
 
-    fn run_into(&self, host: &str, output: &mut Output) -> Result<bool> {
+    fn run_into(&self, host: &str, threads: usize, output: &mut Output) -> Result<bool> {
         let mut log = self.create_log()?;
-        let mut command = self.command(host)?;
+        let mut command = self.command(host, threads)?;
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {:?}", command.get_program()))?;
@@ -141,7 +143,7 @@ impl Program {
     /// libtest prints the time of each test only with an unstable option, which a stable toolchain accepts if the
     /// variable `RUSTC_BOOTSTRAP` is set. Only the test binaries get this variable, through cargo's setting for a
     /// runner, because a build with it would compile every dependency again.
-    fn command(&self, host: &str) -> Result<Command> {
+    fn command(&self, host: &str, threads: usize) -> Result<Command> {
         let runner = format!(
             "CARGO_TARGET_{}_RUNNER",
             host.to_uppercase().replace(['-', '.'], "_")
@@ -153,6 +155,7 @@ impl Program {
             .args(["--", "-Z", "unstable-options", "--report-time"])
             .current_dir(paths::repository())
             .env(runner, "env RUSTC_BOOTSTRAP=1")
+            .env("RUST_TEST_THREADS", threads.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -255,7 +258,7 @@ mod tests {
     #[test]
     fn program_that_cannot_be_started_has_failed() {
         let program = Program::integration_test("no_such_test");
-        let outcome = program.run("x86_64-unknown-linux-gnu");
+        let outcome = program.run("x86_64-unknown-linux-gnu", 1);
         assert!(!outcome.passed);
         let output = String::from_utf8(outcome.unprinted).unwrap();
         assert!(output.contains("no_such_test"), "{output}");
