@@ -44,7 +44,11 @@ async fn make_free_pods(scope: &Scope) {
     let web = json!({"metadata": {"labels": {"app": "web"}}});
     scope.pod("down", web).await;
     scope.until_pod("down", "available", is_available).await;
-    set_image(scope, "down", "web:non-exist").await.unwrap();
+    // A replica denies the change while its cache lags behind the new rule.
+    wait::until("the change of the image", async || {
+        set_image(scope, "down", "web:non-exist").await.is_ok()
+    })
+    .await;
     scope.until_pod("down", "down", |p| !is_available(p)).await;
 }
 
