@@ -46,7 +46,13 @@ async fn make_free_pods(scope: &Scope) {
     scope.until_pod("down", "available", is_available).await;
     // A replica denies the change while its cache lags behind the new rule.
     wait::until("the change of the image", async || {
-        set_image(scope, "down", "web:non-exist").await.is_ok()
+        match set_image(scope, "down", "web:non-exist").await {
+            Err(kube::Error::Api(status)) if status.code == 429 => false,
+            outcome => {
+                outcome.unwrap();
+                true
+            }
+        }
     })
     .await;
     scope.until_pod("down", "down", |p| !is_available(p)).await;

@@ -16,8 +16,8 @@ use testbed::plane;
 use program::{Outcome, Program, print};
 use targets::integration_tests;
 
-/// How many programs run at the same time, and how many tests of each. With more tests, webhooks of a storm of requests
-/// exceed their timeout on two cores.
+/// How many programs run at the same time, and how many tests of each. With more tests at a time on two cores,
+/// the webhook calls of a storm of requests time out.
 const SIDE_BY_SIDE: Parallelism = Parallelism {
     programs: 2,
     tests: 3,
