@@ -60,6 +60,14 @@ pub const KEPT_FOR: &str = "operating.kusionstack.io/kept-for";
 /// Label on a PVC with [`KEPT_FOR`]: hash of the PVC template as whose PVC it serves, if the
 /// PVC has no known hash of its own. Written and removed by CollaSet.
 pub const KEPT_AS: &str = "operating.kusionstack.io/kept-as";
+/// Prefix of the labels by which a CollaSet records the decorations of a Pod: the name of the PodDecoration follows,
+/// and the value is the name of the revision. Written and read by CollaSet.
+pub const DECORATION_PREFIX: &str = "poddecoration.kusionstack.io/pd-";
+/// Prefix of all labels and annotations that record decorations. No selector and no decoration may contain them.
+pub const DECORATION_DOMAIN: &str = "poddecoration.kusionstack.io/";
+/// Annotation on a Pod: the decorations of the Pod, JSON `[{"name":"<PodDecoration>","revision":"<revision>"}]`. Written
+/// by CollaSet for other programs.
+pub const DECORATIONS: &str = "poddecoration.kusionstack.io/revisions";
 /// CollaSet, on ControllerRevisions: hash of the data.
 pub const REVISION_DATA_HASH: &str = "controller.kubernetes.io/hash";
 /// CollaSet, on ControllerRevisions: collision count that is part of the hash.
@@ -145,8 +153,9 @@ pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 pub const PROTECTION_FINALIZER_PREFIX: &str = "prot.podopslifecycle.kusionstack.io";
 /// Finalizer on CollaSets. Written by CollaSet, and removed by it after it has reclaimed Pods, PVCs and instance IDs.
 pub const PRE_RECLAIM_FINALIZER: &str = "apps.kusionstack.io/pre-reclaim";
-/// Finalizer on PodTransitionRule, PodDecoration and OperationJob in Kuperator's format. Operating adds no
-/// such finalizer, and removes them.
+/// Finalizer on PodTransitionRule, PodDecoration and OperationJob in Kuperator's format. Operating removes it from a
+/// PodTransitionRule. It is added to a PodDecoration before the first Pod is decorated, and removed from a
+/// PodDecoration that is being deleted once no Pod of a CollaSet has the decoration.
 pub const PROTECTED_FINALIZER: &str = "finalizer.operating.kusionstack.io/protected";
 /// Finalizer on objects of Kuperator's OperationJobs. Operating does not add it; `operating uninstall` removes it.
 pub const REPLACE_PROTECTED_FINALIZER: &str =

@@ -62,6 +62,9 @@ pub mod data {
     pub const OWNER: &str = "Owner";
     /// Name of the revision from which the Pod is created.
     pub const REVISION: &str = "Revision";
+    /// The decorations of the Pod, JSON in the form of [`crate::api::keys::DECORATIONS`]. Only decorations whose
+    /// rollout does not reach all Pods are recorded.
+    pub const DECORATIONS: &str = "PodDecorationRevisions";
     /// Present until a Pod with this ID has been seen: `true`, or a digest of the UID of the Pod that is
     /// included under this ID.
     pub const JUST_CREATE: &str = "PodJustCreate";

@@ -4,6 +4,7 @@
 mod api_calls;
 pub(crate) mod collaset;
 mod context;
+mod decoration_board;
 mod dispatch;
 mod headroom;
 pub(crate) mod lifecycle;

@@ -2,6 +2,7 @@
 
 pub mod budget_holders;
 pub mod collaset;
+pub mod decoration;
 pub(crate) mod deletion;
 pub mod diagnosis;
 pub mod digest;

@@ -14,7 +14,8 @@ fn user_labels(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     labels.filter(|(key, _)| !is_lifecycle_label(key))
 }
 
-fn is_lifecycle_label(key: &str) -> bool {
+/// Whether a label belongs to the lifecycle, including `service-available`.
+pub fn is_lifecycle_label(key: &str) -> bool {
     let (prefix, _) = key.split_once('/').unwrap_or_default();
     let domain = keys::LIFECYCLE_DOMAIN.trim_matches(['.', '/']);
     prefix
