@@ -11,7 +11,8 @@ use crate::api::validation::values::allowed_values;
 use crate::api::validation::{FieldError, FieldErrors};
 use crate::api::{keys, labels};
 
-const REMOVE_REMEDY: &str = "is reserved: it is set on single Pods, by CollaSet or for it; remove it";
+const REMOVE_REMEDY: &str =
+    "is reserved: it is set on single Pods, by CollaSet or for it; remove it";
 
 pub(super) fn check_metadata(
     patches: &[MetadataPatch],
@@ -29,7 +30,11 @@ pub(super) fn check_metadata(
             && !text.is_empty()
         {
             let path = format!("{path}.patchPolicy");
-            errors.push(FieldError::new(path, text, allowed_values(PatchPolicy::KNOWN)));
+            errors.push(FieldError::new(
+                path,
+                text,
+                allowed_values(PatchPolicy::KNOWN),
+            ));
         }
         let is_merged = policy == Some(&PatchPolicy::MergePatchJson);
         if is_merged && !patch.labels.is_empty() {
@@ -38,7 +43,13 @@ pub(super) fn check_metadata(
             errors.push(FieldError::missing_field(format!("{path}.labels"), problem));
         }
         for (key, value) in &patch.labels {
-            check_label(&format!("{path}.labels[{key}]"), key, value, &selected, errors);
+            check_label(
+                &format!("{path}.labels[{key}]"),
+                key,
+                value,
+                &selected,
+                errors,
+            );
         }
         for (key, value) in &patch.annotations {
             let path = format!("{path}.annotations[{key}]");
@@ -83,13 +94,7 @@ fn check_label(
     }
 }
 
-fn check_annotation(
-    path: &str,
-    key: &str,
-    value: &str,
-    is_merged: bool,
-    errors: &mut FieldErrors,
-) {
+fn check_annotation(path: &str, key: &str, value: &str, is_merged: bool, errors: &mut FieldErrors) {
     // Unlike the key of a label, that of an annotation may have a prefix in upper case.
     if let Some(problem) = labels::key_problem(&key.to_lowercase()) {
         errors.push(FieldError::new(path, key, format!("the key {problem}")));

@@ -42,8 +42,7 @@ pub fn check_creation(name: &str, spec: &PodDecorationSpec, errors: &mut FieldEr
         errors.push(FieldError::new("metadata.name", name, problem));
     }
     if spec.selector.is_none() {
-        let problem =
-            "is required: set it to labels of the Pods to decorate, or to {} for all Pods of CollaSets";
+        let problem = "is required: set it to labels of the Pods to decorate, or to {} for all Pods of CollaSets";
         errors.push(FieldError::missing_field("spec.selector", problem));
     }
 }

@@ -17,8 +17,9 @@ pub(super) fn check_names(path: &str, entries: &[Value], errors: &mut FieldError
             return Some(FieldError::missing_field(at, problem));
         }
         (!names.insert(name)).then(|| {
-            let problem =
-                format!("is the name of an earlier entry of {path}: give each entry a name of its own");
+            let problem = format!(
+                "is the name of an earlier entry of {path}: give each entry a name of its own"
+            );
             FieldError::new(at, name, problem)
         })
     });

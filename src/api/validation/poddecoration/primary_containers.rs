@@ -29,7 +29,11 @@ fn check_target(path: &str, patch: &PrimaryContainerPatch, errors: &mut FieldErr
     match patch.effective_target_policy() {
         TargetPolicy::Other(text) => {
             let path = format!("{path}.targetPolicy");
-            errors.push(FieldError::new(path, &text, allowed_values(TargetPolicy::KNOWN)));
+            errors.push(FieldError::new(
+                path,
+                &text,
+                allowed_values(TargetPolicy::KNOWN),
+            ));
         }
         TargetPolicy::ByName if patch.name.as_deref().unwrap_or_default().is_empty() => {
             let problem = "is required with targetPolicy ByName: set it to the name of a container, or choose All, First \
@@ -69,7 +73,8 @@ fn check_mounts(path: &str, mounts: &[Value], errors: &mut FieldErrors) {
                 errors.push(FieldError::missing_field(at, problem));
             }
             Some(mount_path) if !mount_paths.insert(mount_path) => {
-                let problem = "is the path of an earlier mount: mount each volume at a path of its own";
+                let problem =
+                    "is the path of an earlier mount: mount each volume at a path of its own";
                 errors.push(FieldError::new(at, mount_path, problem));
             }
             Some(_) => {}
@@ -85,7 +90,11 @@ fn check_sub_paths(path: &str, mount: &Value, errors: &mut FieldErrors) {
         && let Some(expression) = expression
     {
         let problem = "can't be set together with subPath: remove one of them";
-        errors.push(FieldError::new(format!("{path}.subPathExpr"), expression, problem));
+        errors.push(FieldError::new(
+            format!("{path}.subPathExpr"),
+            expression,
+            problem,
+        ));
     }
     for (field, value) in fields.into_iter().zip([sub_path, expression]) {
         let Some(value) = value else {

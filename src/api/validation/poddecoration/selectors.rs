@@ -26,7 +26,10 @@ pub(super) fn selectors(spec: &PodDecorationSpec) -> Vec<(String, &LabelSelector
     let strategy = spec.update_strategy.as_ref();
     let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
     let of_update = rolling.and_then(|rolling| rolling.selector.as_ref());
-    let own = spec.selector.iter().map(|s| ("spec.selector".to_owned(), s));
+    let own = spec
+        .selector
+        .iter()
+        .map(|s| ("spec.selector".to_owned(), s));
     let of_update = of_update.map(|s| (format!("{ROLLING_UPDATE}.selector"), s));
     own.chain(of_update).collect()
 }

@@ -47,7 +47,10 @@ fn valid_decoration_has_no_errors() {
         },
     });
     assert_eq!(errors(spec), [""; 0]);
-    assert_eq!(validate(&PodDecorationSpec::default()), FieldErrors::default());
+    assert_eq!(
+        validate(&PodDecorationSpec::default()),
+        FieldErrors::default()
+    );
 }
 
 #[test]
@@ -76,12 +79,16 @@ fn selectors_are_compiled_and_name_stable_labels() {
     let needs_values = "must not be empty with operator In: list the values that are meant";
     assert_eq!(
         errors(json!({ "selector": expression("a", "In") })),
-        [format!("spec.selector.matchExpressions[0].values: {needs_values}")]
+        [format!(
+            "spec.selector.matchExpressions[0].values: {needs_values}"
+        )]
     );
     assert_eq!(
         errors(rolling(expression("a", "Like"))),
-        ["spec.updateStrategy.rollingUpdate.selector.matchExpressions[0].operator: \"Like\": must be In, NotIn, Exists or \
-          DoesNotExist"]
+        [
+            "spec.updateStrategy.rollingUpdate.selector.matchExpressions[0].operator: \"Like\": must be In, NotIn, Exists or \
+          DoesNotExist"
+        ]
     );
     for key in [
         "podopslifecycle.kusionstack.io/service-available",
@@ -98,14 +105,17 @@ fn selectors_are_compiled_and_name_stable_labels() {
         );
         assert_eq!(
             errors(rolling(expression(key, "Exists"))),
-            [format!("spec.updateStrategy.rollingUpdate.selector.matchExpressions[0].key: {why}")]
+            [format!(
+                "spec.updateStrategy.rollingUpdate.selector.matchExpressions[0].key: {why}"
+            )]
         );
     }
 }
 
 #[test]
 fn numbers_are_not_negative() {
-    let part = json!({ "historyLimit": -2, "updateStrategy": { "rollingUpdate": { "partition": -1 } } });
+    let part =
+        json!({ "historyLimit": -2, "updateStrategy": { "rollingUpdate": { "partition": -1 } } });
     let want = [
         "spec.historyLimit: -2: must be 0 or more",
         "spec.updateStrategy.rollingUpdate.partition: -1: must be 0 or more",
@@ -157,13 +167,17 @@ fn metadata_has_valid_syntax_and_free_keys() {
         "poddecoration.kusionstack.io/revisions",
     ] {
         let want = format!("annotations[{key}]: \"true\": {reserved}");
-        assert_eq!(in_entry("metadata", json!({ "annotations": { key: "true" } })), [want]);
+        assert_eq!(
+            in_entry("metadata", json!({ "annotations": { key: "true" } })),
+            [want]
+        );
     }
 }
 
 #[test]
 fn decoration_may_not_set_labels_that_it_selects_by() {
-    let rolling = json!({ "selector": { "matchExpressions": [{ "key": "wave", "operator": "Exists" }] } });
+    let rolling =
+        json!({ "selector": { "matchExpressions": [{ "key": "wave", "operator": "Exists" }] } });
     let labels = json!([{ "labels": { "app": "web", "wave": "1", "free": "1" } }]);
     let part = json!({
         "updateStrategy": { "rollingUpdate": rolling }, "template": { "metadata": labels },
@@ -171,7 +185,9 @@ fn decoration_may_not_set_labels_that_it_selects_by() {
     let why = "of this PodDecoration reads the label: a decoration must not change which Pods it selects; set another label, \
                or select by another one";
     let want = [
-        format!("spec.template.metadata[0].labels[app]: \"web\": can't be set, because spec.selector {why}"),
+        format!(
+            "spec.template.metadata[0].labels[app]: \"web\": can't be set, because spec.selector {why}"
+        ),
         format!(
             "spec.template.metadata[0].labels[wave]: \"1\": can't be set, because spec.updateStrategy.rollingUpdate.selector \
              {why}"
@@ -198,7 +214,10 @@ fn entries_have_names_of_their_own() {
         );
     }
     assert_eq!(
-        in_entry("containers", json!({ "name": "a", "injectPolicy": "Middle" })),
+        in_entry(
+            "containers",
+            json!({ "name": "a", "injectPolicy": "Middle" })
+        ),
         ["injectPolicy: \"Middle\": must be BeforePrimaryContainer or AfterPrimaryContainer"]
     );
 }
@@ -256,8 +275,10 @@ fn primary_container_patches_are_complete() {
 fn runtime_class_name_is_a_dns_name() {
     assert_eq!(
         in_template(json!({ "runtimeClassName": "A" })),
-        ["spec.template.runtimeClassName: \"A\": must have at most 253 lower-case letters, digits, '-' or '.', and begin and \
-          end with a letter or digit: set it to the name of a RuntimeClass, or leave it out"]
+        [
+            "spec.template.runtimeClassName: \"A\": must have at most 253 lower-case letters, digits, '-' or '.', and begin and \
+          end with a letter or digit: set it to the name of a RuntimeClass, or leave it out"
+        ]
     );
 }
 
