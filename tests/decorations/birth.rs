@@ -51,7 +51,10 @@ async fn pods_are_born_decorated_without_lifecycle() {
         let names: Vec<_> = containers(pod).iter().map(|c| &*c.name).collect();
         assert_eq!(names, [SIDE, "app"]);
         let owner = pod.metadata.owner_references.as_ref().unwrap();
-        let controllers: Vec<_> = owner.iter().filter(|o| o.controller == Some(true)).collect();
+        let controllers: Vec<_> = owner
+            .iter()
+            .filter(|o| o.controller == Some(true))
+            .collect();
         assert_eq!(controllers.len(), 1);
         assert_eq!(controllers[0].kind, "CollaSet");
     }
@@ -61,12 +64,19 @@ async fn pods_are_born_decorated_without_lifecycle() {
     assert_eq!(begins(&observer).await.len(), 0);
     let figures = |object: &PodDecoration| {
         let s = object.status.as_ref().unwrap();
-        let updated = [s.updated_pods, s.updated_ready_pods, s.updated_available_pods];
+        let updated = [
+            s.updated_pods,
+            s.updated_ready_pods,
+            s.updated_available_pods,
+        ];
         [s.matched_pods, s.injected_pods] == [3; 2] && updated == [3; 3]
     };
     let stored = log.until("its figures", figures).await;
     let details = stored.status.unwrap().details;
-    assert_eq!((&*details[0].colla_set, details[0].affected_replicas), ("web", 3));
+    assert_eq!(
+        (&*details[0].colla_set, details[0].affected_replicas),
+        ("web", 3)
+    );
     assert!(details[0].pods.iter().all(|pod| !pod.escaped));
 }
 
@@ -83,7 +93,11 @@ async fn scaled_out_pods_get_updated_revision_despite_partition() {
     set.settled().await;
     let after = set.pods().await;
     assert_eq!(side_images(&after), [None, None, Some("side:1")]);
-    assert_eq!(begins(&observer).await.len(), 0, "no running Pod is disturbed");
+    assert_eq!(
+        begins(&observer).await.len(),
+        0,
+        "no running Pod is disturbed"
+    );
 }
 
 #[tokio::test]

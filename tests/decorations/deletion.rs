@@ -30,7 +30,10 @@ async fn object_goes_after_pods_lose_the_decoration() {
         assert!(record.is_none_or(|text| text == "[]"), "{record:?}");
     }
     let history = decorations.history().await;
-    let removal = history.iter().find(|change| change.object.is_none()).unwrap();
+    let removal = history
+        .iter()
+        .find(|change| change.object.is_none())
+        .unwrap();
     let mut decorated = BTreeMap::new();
     for change in pods.history().await {
         if change.version < removal.version {
@@ -55,7 +58,10 @@ async fn excluded_pod_survives_deletion_and_does_not_delay_it() {
         .unwrap();
     let is_free = |pod: &Pod| pod.metadata.owner_references.is_none();
     let free = scope.until_pod(&name, "to be free", is_free).await;
-    assert!(revision(&free, "log").is_some(), "its label says what it contains");
+    assert!(
+        revision(&free, "log").is_some(),
+        "its label says what it contains"
+    );
     log.delete().await;
     log.until_gone().await;
     set.settled().await;

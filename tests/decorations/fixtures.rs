@@ -133,10 +133,7 @@ impl<'a> Decoration<'a> {
 
     pub async fn until_gone(&self) {
         wait::until("the PodDecoration to be deleted", async || {
-            self.api
-                .get_opt(self.name)
-                .await
-                .is_ok_and(|o| o.is_none())
+            self.api.get_opt(self.name).await.is_ok_and(|o| o.is_none())
         })
         .await;
     }

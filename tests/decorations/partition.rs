@@ -74,7 +74,10 @@ async fn partition_over_two_sets_is_exact_and_takes_nothing_back() {
     let order = ["", &*first, &*second];
     let mut reached = BTreeMap::new();
     for pod in observer.versions().await {
-        let member = (pod.labels()["app"].clone(), pod.labels()[keys::INSTANCE_ID].clone());
+        let member = (
+            pod.labels()["app"].clone(),
+            pod.labels()[keys::INSTANCE_ID].clone(),
+        );
         let now = revision(&pod, DECORATION).unwrap_or_default();
         let now = order.iter().position(|revision| *revision == now).unwrap();
         // The former Pod of a member may be deleted after the next exists.
@@ -119,12 +122,18 @@ async fn partition_holds_over_killed_leaders() {
         if let Some(revision) = label(&pod, &key) {
             let id = pod.labels()[keys::INSTANCE_ID].clone();
             let member = (pod.labels()["app"].clone(), id);
-            members.entry(revision.to_owned()).or_default().insert(member);
+            members
+                .entry(revision.to_owned())
+                .or_default()
+                .insert(member);
         }
     }
     assert_eq!(revisions.len(), 2);
     for revision in &revisions {
         let found = members.get(revision).map_or(0, BTreeSet::len);
-        assert!(found <= 3, "{found} members have had {revision}: {members:?}");
+        assert!(
+            found <= 3,
+            "{found} members have had {revision}: {members:?}"
+        );
     }
 }

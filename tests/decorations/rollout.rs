@@ -87,8 +87,10 @@ async fn template_and_decoration_change_in_one_operation() {
     // Both changes are there before the first Pod may change.
     set.hold().await;
     let observer = Observer::start(&scope).await;
-    set.edit(json!({ "template": { "spec": { "containers": [{ "name": "app", "image": "app:2" }] } } }))
-        .await;
+    set.edit(
+        json!({ "template": { "spec": { "containers": [{ "name": "app", "image": "app:2" }] } } }),
+    )
+    .await;
     log.image("side:2").await;
     set.release().await;
     log.settled().await;
@@ -168,5 +170,8 @@ async fn lost_pod_beyond_partition_keeps_its_revision() {
     let pods = set.pods().await;
     assert_eq!(side_images(&pods), [Some("side:1"); 2]);
     assert_eq!(revision(&pods[&1], "log"), Some(&*first));
-    assert!(pods.values().all(|pod| image(pod) == "side:1"), "it is the first container");
+    assert!(
+        pods.values().all(|pod| image(pod) == "side:1"),
+        "it is the first container"
+    );
 }
