@@ -4,6 +4,7 @@
 
 mod availability;
 mod blocked_leaving;
+mod decorations;
 mod in_place_resize;
 mod inclusion_refusals;
 mod instances;

@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::World;
 use crate::api::keys;
+use crate::domain::collaset::composition::composition_name_of;
 use crate::domain::collaset::construct::controller_reference;
 use crate::domain::collaset::observed::{InstancePool, Pvc, Revision};
 use crate::domain::collaset::plan::{
@@ -19,7 +20,7 @@ use crate::domain::collaset::status::{
     FailedStep, condition_time, report_failed_step, rollout_events,
 };
 use crate::domain::collaset::{SetOperation, orphans_its_pods};
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Owner, Pod};
 
 /// Number of refused creations after which no further creation is tried.
 const CAREFUL: usize = 3;
@@ -115,6 +116,12 @@ fn name_suffix(now: u64) -> String {
         char::from(letter)
     });
     suffix.collect()
+}
+
+fn edit_owners(pod: &mut Pod, edit: impl FnOnce(&mut Vec<Owner>)) {
+    let mut owners = pod.metadata.owner_references.to_vec();
+    edit(&mut owners);
+    pod.metadata.owner_references = owners.into();
 }
 
 /// Returns the image with the digest to which a webhook pins it.
@@ -600,8 +607,8 @@ impl World {
             *image = pin_image(image);
         }
         self.refused.creations.remove(&id);
-        let revision = pod.label(keys::REVISION).unwrap().to_owned();
-        self.refused.proven.insert(revision);
+        let composition = composition_name_of(&pod).unwrap();
+        self.refused.proven.insert(composition);
         assert_eq!(pod.label(keys::INSTANCE_ID), Some(id.to_string().as_str()));
         if self.on_plane {
             self.admit_new(&mut pod);
@@ -737,11 +744,21 @@ impl World {
         }
         match patch.ownership {
             OwnershipChange::Keep => {}
-            OwnershipChange::Release => new.metadata.owner_references.clear(),
-            OwnershipChange::Adopt => {
-                let owners = json!([controller_reference(&self.set)]);
-                new.metadata.owner_references = serde_json::from_value(owners).unwrap();
-            }
+            OwnershipChange::Release => edit_owners(&mut new, |owners| {
+                owners.retain(|owner| !owner.controller);
+            }),
+            OwnershipChange::Adopt => edit_owners(&mut new, |owners| {
+                owners.retain(|owner| !owner.controller);
+                owners.push(serde_json::from_value(controller_reference(&self.set)).unwrap());
+            }),
+        }
+        for entry in &patch.decoration_owners {
+            edit_owners(&mut new, |owners| {
+                owners.retain(|owner| owner.uid != entry["uid"]);
+                if entry.get("$patch").is_none() {
+                    owners.push(serde_json::from_value(entry.clone()).unwrap());
+                }
+            });
         }
         if let Some(spec) = &patch.spec {
             for container in spec["containers"].as_array().unwrap() {

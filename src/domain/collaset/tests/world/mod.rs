@@ -3,6 +3,7 @@
 //! | File | Part that it plays |
 //! |---|---|
 //! | `api` | the API server: makes the writes of a plan, except for the faults in [`InjectedFaults`] |
+//! | `decorations` | the controller of PodDecorations |
 //! | `environment` | the lifecycle and the kubelet in a few lines, enough for most tests |
 //! | `control_plane` | step by step: admission, the lifecycle controllers, the kubelet, the garbage collector |
 
@@ -19,15 +20,16 @@ use crate::domain::collaset::headroom;
 use crate::domain::collaset::observed::{InstancePool, ObservedSet, Pvc, Revision};
 use crate::domain::collaset::planner::plan_set;
 use crate::domain::collaset::status::{self, CanaryWatch};
-use crate::domain::decoration::Decoration;
 use crate::domain::pod::Pod;
 
 mod api;
 mod control_plane;
+mod decorations;
 mod environment;
 
 pub use api::{InjectedFaults, WriteKind};
 pub use control_plane::{Kubelet, Resizing};
+pub use decorations::Decorations;
 
 pub const UID: &str = "set-uid";
 
@@ -42,8 +44,7 @@ pub struct World {
     pub revisions: BTreeMap<String, Revision>,
     pub pvcs: BTreeMap<String, Pvc>,
     pub pool: Option<InstancePool>,
-    /// The published PodDecorations of the namespace.
-    pub decorations: Vec<Decoration>,
+    pub decorations: Decorations,
     pub is_deleted: bool,
     /// Time until which the set leaves a finished Pod as it is, by UID.
     pub ended_until: BTreeMap<String, u64>,
@@ -98,7 +99,7 @@ impl World {
             revisions: BTreeMap::new(),
             pvcs: BTreeMap::new(),
             pool: None,
-            decorations: Vec::new(),
+            decorations: Decorations::default(),
             is_deleted: false,
             ended_until: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -192,7 +193,7 @@ impl World {
                 .cloned()
                 .map(Arc::new)
                 .collect(),
-            decorations: self.decorations.iter().cloned().map(Arc::new).collect(),
+            decorations: self.decorations.board.values().cloned().collect(),
             pool: self.pool.clone().map(Arc::new),
             pool_bytes: self.pool_bytes,
             refused: ApiRefusals {
@@ -252,12 +253,14 @@ impl World {
         if self.is_deleted {
             return false;
         }
+        let decorated = self.run_decorations();
         let plan = plan_set(&self.observe());
         let canary_events = self.canaries.observe_pause(plan.pause.as_ref());
         let events = plan.events.iter().chain(&canary_events);
         let events = events.map(|e| (e.reason, e.message.clone()));
         self.events.extend(events);
-        self.apply_plan(plan, usize::MAX).written > 0
+        let written = self.apply_plan(plan, usize::MAX).written > 0;
+        written || decorated || self.run_decorations()
     }
 
     /// Repeats plans until there is nothing to do, while nobody else does anything. Panics if that takes too long.

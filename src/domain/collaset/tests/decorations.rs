@@ -1,0 +1,348 @@
+//! PodDecorations in the plans of a set.
+
+use serde_json::{Value, json};
+
+use super::world::World;
+use crate::api::keys;
+use crate::domain::decoration::labels::{decorations_of, is_decoration};
+use crate::domain::pod::Pod;
+
+/// A decoration that adds a sidecar with this image to the Pods with the label `app=web`.
+fn sidecar(image: &str) -> Value {
+    json!({
+        "selector": { "matchLabels": { "app": "web" } },
+        "template": { "containers": [{ "name": "log", "image": image, "injectPolicy": "AfterPrimaryContainer" }] },
+    })
+}
+
+fn partition(partition: u32) -> Value {
+    json!({ "updateStrategy": { "rollingUpdate": { "partition": partition } } })
+}
+
+fn merged(mut value: Value, patch: &Value) -> Value {
+    json_patch::merge(&mut value, patch);
+    value
+}
+
+/// The image of the sidecar of each member, in the order of IDs; empty if a member has none.
+fn sidecars(world: &World) -> Vec<String> {
+    let image = |pod: &Pod| {
+        let mut containers = pod.spec.containers.iter();
+        let log = containers.find(|container| container.name == "log");
+        log.map_or_else(String::new, |log| log.image.clone())
+    };
+    world.members().values().map(|pod| image(pod)).collect()
+}
+
+/// The UIDs of the members, in the order of IDs.
+fn uids(world: &World) -> Vec<String> {
+    let members = world.members();
+    members
+        .values()
+        .map(|pod| pod.metadata.uid.clone())
+        .collect()
+}
+
+fn is_ready(world: &World) -> bool {
+    let status = world.set.status.as_ref().unwrap();
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    ready.is_some_and(|ready| ready.status == "True")
+}
+
+fn in_place() -> Value {
+    json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" } })
+}
+
+#[test]
+fn pods_are_born_with_existing_decoration() {
+    let mut world = World::new(2, json!({}));
+    world.decorate("log", sidecar("log:1"));
+    world.settle();
+    assert_eq!(sidecars(&world), ["log:1", "log:1"]);
+    let object = &world.decorations.objects["log"];
+    let status = object.status.clone().unwrap();
+    for pod in world.members().values() {
+        let revision = status.updated_revision.clone();
+        assert_eq!(decorations_of(pod), [("log".to_owned(), revision)].into());
+        let owner = pod
+            .metadata
+            .owner_references
+            .iter()
+            .find(|o| is_decoration(o))
+            .unwrap();
+        assert_eq!(Some(&owner.uid), object.metadata.uid.as_ref());
+        assert!(!owner.controller);
+    }
+    assert_eq!(status.current_revision, status.updated_revision);
+    assert_eq!((status.matched_pods, status.updated_pods), (2, 2));
+    assert!(is_ready(&world));
+}
+
+#[test]
+fn sidecar_comes_and_goes_by_recreation() {
+    let mut world = World::new(2, in_place());
+    world.settle();
+    let before = uids(&world);
+    world.decorate("log", sidecar("log:1"));
+    world.settle();
+    assert_eq!(sidecars(&world), ["log:1", "log:1"]);
+    let decorated = uids(&world);
+    assert!(before.iter().all(|uid| !decorated.contains(uid)));
+    world.delete_decoration("log");
+    world.settle();
+    assert_eq!(sidecars(&world), ["", ""]);
+    assert!(
+        world.decorations.objects.is_empty(),
+        "the PodDecoration has gone"
+    );
+    assert!(uids(&world).iter().all(|uid| !decorated.contains(uid)));
+    for pod in world.members().values() {
+        assert!(decorations_of(pod).is_empty());
+        assert!(!pod.metadata.owner_references.iter().any(is_decoration));
+    }
+}
+
+#[test]
+fn image_of_sidecar_changes_in_place_together_with_template() {
+    let mut world = World::new(2, in_place());
+    world.decorate("log", sidecar("log:1"));
+    world.settle();
+    let before = uids(&world);
+    world.decorate("log", sidecar("log:2"));
+    world.settle();
+    assert_eq!(sidecars(&world), ["log:2", "log:2"]);
+    world.decorate("log", sidecar("log:3"));
+    world.image("app:2");
+    world.settle();
+    assert_eq!(sidecars(&world), ["log:3", "log:3"]);
+    assert_eq!(world.images(), ["app:2", "app:2"]);
+    assert_eq!(uids(&world), before);
+    let updated = world.decorations.objects["log"]
+        .status
+        .clone()
+        .unwrap()
+        .updated_revision;
+    for pod in world.members().values() {
+        assert_eq!(decorations_of(pod)["log"], updated);
+        assert_eq!(pod.annotation(keys::LAST_POD_STATUS), None);
+    }
+    assert!(is_ready(&world));
+}
+
+#[test]
+fn sidecar_arrives_by_replacement_with_one_new_pod_each() {
+    let mut world = World::new(
+        2,
+        json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }),
+    );
+    world.settle();
+    let before = uids(&world);
+    world.decorate("log", sidecar("log:1"));
+    world.settle();
+    assert_eq!(sidecars(&world), ["log:1", "log:1"]);
+    assert!(uids(&world).iter().all(|uid| !before.contains(uid)));
+    let replaced = world
+        .events
+        .iter()
+        .filter(|(reason, _)| *reason == "ReplaceUpdateTarget");
+    assert_eq!(replaced.count(), 2);
+}
+
+#[test]
+fn partition_keeps_members_undecorated_and_never_takes_back() {
+    let mut world = World::new(5, in_place());
+    world.settle();
+    world.decorate("log", merged(sidecar("log:1"), &partition(3)));
+    let decorated = |world: &World| {
+        sidecars(world)
+            .iter()
+            .filter(|image| !image.is_empty())
+            .count()
+    };
+    world.settle();
+    assert_eq!(decorated(&world), 2);
+    for (to, count) in [(4, 2), (1, 4), (5, 4), (0, 5)] {
+        world.decorate("log", partition(to));
+        world.settle();
+        assert_eq!(decorated(&world), count, "partition {to}");
+        assert!(is_ready(&world), "partition {to}");
+    }
+}
+
+#[test]
+fn partition_of_set_does_not_hold_decorations_back() {
+    for rolling in [
+        json!({ "byPartition": { "partition": 9 } }),
+        json!({ "byLabel": {} }),
+    ] {
+        let mut world = World::new(2, in_place());
+        world.settle();
+        world.edit(json!({ "updateStrategy": { "rollingUpdate": rolling } }));
+        world.image("app:2");
+        world.decorate("log", sidecar("log:1"));
+        world.settle();
+        assert_eq!(sidecars(&world), ["log:1", "log:1"]);
+        assert_eq!(world.images(), ["app:1", "app:1"]);
+        world.decorate("log", sidecar("log:2"));
+        world.settle();
+        assert_eq!(sidecars(&world), ["log:2", "log:2"]);
+        assert_eq!(world.images(), ["app:1", "app:1"]);
+        world.delete_decoration("log");
+        world.settle();
+        assert_eq!(
+            (sidecars(&world), world.images()),
+            (vec!["".into(), "".into()], vec!["app:1", "app:1"])
+        );
+    }
+}
+
+#[test]
+fn paused_set_gets_no_decorations() {
+    let mut world = World::new(2, json!({}));
+    world.settle();
+    world.edit(json!({ "paused": true }));
+    world.decorate("log", sidecar("log:1"));
+    world.settle();
+    assert_eq!(sidecars(&world), ["", ""]);
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    assert_eq!(sidecars(&world), ["log:1", "log:1"]);
+}
+
+#[test]
+fn operation_that_waits_is_begun_once_and_never_undone() {
+    let mut world = World::on_plane(3, in_place());
+    world.decorate("log", sidecar("log:1"));
+    world.run_rounds(30);
+    assert!(is_ready(&world));
+    world.faults.holds = true;
+    world.decorate("log", sidecar("log:2"));
+    world.run_rounds(5);
+    let begun = |world: &World| {
+        let key = keys::Family::Operating.key("collaset");
+        let members = world.members();
+        members
+            .values()
+            .map(|pod| pod.label(&key).map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    let first = begun(&world);
+    assert!(first.iter().all(Option::is_some), "{first:?}");
+    world.run_rounds(20);
+    assert_eq!(begun(&world), first, "each Pod has kept its place");
+    world.faults.holds = false;
+    world.run_rounds(30);
+    assert_eq!(sidecars(&world), ["log:2", "log:2", "log:2"]);
+}
+
+#[test]
+fn failing_decoration_changes_nothing_and_is_reported() {
+    let mut world = World::new(
+        2,
+        json!({ "template": { "metadata": { "annotations": { "note": "text" } } } }),
+    );
+    world.settle();
+    let before = uids(&world);
+    let patch =
+        json!([{ "patchPolicy": "MergePatchJson", "annotations": { "note": "{\"a\":1}" } }]);
+    world.decorate(
+        "bad",
+        json!({ "selector": {}, "template": { "metadata": patch } }),
+    );
+    world.settle();
+    assert_eq!(uids(&world), before);
+    let conditions = world.set.status.clone().unwrap().conditions;
+    let update = conditions.iter().find(|c| c.type_ == "Update").unwrap();
+    assert_eq!(
+        (&*update.status, &*update.reason),
+        ("False", "UpdateFailed")
+    );
+    assert!(
+        update.message.contains("PodDecoration bad"),
+        "{}",
+        update.message
+    );
+    world.edit(json!({ "replicas": 4 }));
+    world.run_rounds(20);
+    assert_eq!(world.members().len(), 2, "no Pod is made without it");
+    world.delete_decoration("bad");
+    world.settle();
+    assert_eq!(world.members().len(), 4);
+}
+
+#[test]
+fn decoration_that_changes_selected_labels_makes_no_pods() {
+    let mut world = World::new(2, json!({}));
+    let patch = json!([{ "patchPolicy": "Overwrite", "labels": { "app": "other" } }]);
+    world.decorate(
+        "bad",
+        json!({ "selector": {}, "template": { "metadata": patch } }),
+    );
+    world.run_rounds(20);
+    assert_eq!(world.pods.len(), 0);
+    let conditions = world.set.status.clone().unwrap().conditions;
+    let scale = conditions.iter().find(|c| c.type_ == "Scale").unwrap();
+    assert_eq!(&*scale.reason, "ScaleOutFailed");
+}
+
+#[test]
+fn excluded_pod_outlives_its_decoration() {
+    let mut world = World::new(2, json!({}));
+    world.decorate("log", sidecar("log:1"));
+    world.settle();
+    let name = world.members()[&0].metadata.name.clone();
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] }, "replicas": 1 }));
+    world.settle();
+    let pod = &world.pods[&name];
+    assert!(
+        pod.metadata.owner_references.is_empty(),
+        "{:?}",
+        pod.metadata.owner_references
+    );
+    assert_eq!(
+        decorations_of(pod).len(),
+        1,
+        "the label says what it contains"
+    );
+    world.delete_decoration("log");
+    world.settle();
+    assert!(world.decorations.objects.is_empty());
+    assert!(world.pods.contains_key(&name));
+}
+
+#[test]
+fn lost_pod_is_made_once_with_changed_decoration() {
+    let mut world = World::new(3, in_place());
+    world.decorate("log", sidecar("log:1"));
+    world.settle();
+    world.decorate("log", sidecar("log:2"));
+    let name = world.members()[&1].metadata.name.clone();
+    world.pods.remove(&name);
+    let created = |world: &World| world.members().get(&1).map(|pod| pod.metadata.uid.clone());
+    while created(&world).is_none() {
+        world.run_plan();
+    }
+    let uid = created(&world);
+    world.settle();
+    assert_eq!(created(&world), uid);
+    assert_eq!(sidecars(&world), ["log:2", "log:2", "log:2"]);
+}
+
+#[test]
+fn template_with_marks_of_decorations_comes_to_rest() {
+    let labels = json!({ "app": "web", "poddecoration.kusionstack.io/pd-log": "log-1" });
+    let mut world = World::new(
+        2,
+        json!({ "template": { "metadata": { "labels": labels } } }),
+    );
+    world.settle();
+    let before = uids(&world);
+    world.settle();
+    assert_eq!(uids(&world), before);
+    assert!(
+        world
+            .members()
+            .values()
+            .all(|pod| decorations_of(pod).is_empty())
+    );
+}
