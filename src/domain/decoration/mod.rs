@@ -15,6 +15,7 @@
 pub mod apply;
 pub mod effective;
 pub mod labels;
+pub mod revision;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
