@@ -68,7 +68,9 @@ pub(super) fn change_containers(
 
 /// The policy of a patch. Without a policy it is ByName for a patch with a name, as the API documents, and otherwise
 /// All.
-pub(in super::super) fn effective_target(patch: &PrimaryContainerPatch) -> TargetPolicy {
+pub(in crate::domain::decoration) fn effective_target(
+    patch: &PrimaryContainerPatch,
+) -> TargetPolicy {
     let has_name = patch.name.as_ref().is_some_and(|name| !name.is_empty());
     match &patch.target_policy {
         Some(TargetPolicy::Other(text)) if !text.is_empty() => TargetPolicy::Other(text.clone()),
@@ -83,11 +85,11 @@ fn targets_of<'a>(
     patch: &'a PrimaryContainerPatch,
     primary: &'a [String],
 ) -> Result<Vec<&'a str>, String> {
-    let all = primary.iter().map(String::as_str);
+    let mut all = primary.iter().map(String::as_str);
     Ok(match effective_target(patch) {
         TargetPolicy::All => all.collect(),
         TargetPolicy::First => all.take(1).collect(),
-        TargetPolicy::Last => all.last().into_iter().collect(),
+        TargetPolicy::Last => all.next_back().into_iter().collect(),
         TargetPolicy::ByName => patch.name.as_deref().into_iter().collect(),
         TargetPolicy::Other(text) => {
             return Err(format!(
