@@ -21,6 +21,8 @@ pub mod members;
 pub mod observed;
 pub mod plan;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
