@@ -75,7 +75,7 @@ async fn new_leader_waits_for_cache_to_show_former_leaders_writes() {
     index.mark_all_listed();
     fixture.pod("web-of-the-former-leader");
     let written = fixture.api.0.lock().version;
-    let leader = CollaSetController::new(Arc::clone(&fixture.context));
+    let leader = CollaSetController::new(Arc::clone(&fixture.context), Arc::default());
     let reconcile = || leader.reconcile(("n".into(), "web".into()));
     assert!(matches!(reconcile().await, ReconcileOutcome::Retry));
     tokio::time::advance(MIN_RECONCILE_INTERVAL).await;
