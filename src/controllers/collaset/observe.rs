@@ -80,6 +80,7 @@ fn read_caches(
     ObservedSet {
         pool_bytes: headroom::MAX_POOL_BYTES,
         refused,
+        decorations: Vec::new(),
         held: describe_blocking_rules(&index.read_state(), &pods.own, is_deleting),
         ended_until: state.record_finished_pods(pods.own.iter().map(|pod| &**pod), now_nanos),
         pool: objects.pools.get(namespace, pool_name(&set)),

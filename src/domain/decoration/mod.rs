@@ -14,10 +14,13 @@
 //! | `revision` | the data, the names and the history of revisions |
 
 pub mod apply;
+pub mod choice;
 pub mod effective;
 pub mod labels;
+pub mod members;
 pub mod observed;
 pub mod plan;
+pub mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
