@@ -20,6 +20,7 @@ pub mod labels;
 pub mod members;
 pub mod observed;
 pub mod plan;
+pub mod revision;
 pub mod status;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -68,7 +68,9 @@ pub(super) fn change_containers(
 
 /// The policy of a patch. Without a policy it is ByName for a patch with a name, as the API documents, and otherwise
 /// All.
-pub(in super::super) fn effective_target(patch: &PrimaryContainerPatch) -> TargetPolicy {
+pub(in crate::domain::decoration) fn effective_target(
+    patch: &PrimaryContainerPatch,
+) -> TargetPolicy {
     let has_name = patch.name.as_ref().is_some_and(|name| !name.is_empty());
     match &patch.target_policy {
         Some(TargetPolicy::Other(text)) if !text.is_empty() => TargetPolicy::Other(text.clone()),
