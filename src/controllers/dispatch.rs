@@ -190,8 +190,8 @@ mod tests {
         (queues.decorations.depth(), queues.collasets.depth())
     }
 
-    #[test]
-    fn change_of_set_enqueues_decorations_of_its_namespace() {
+    #[tokio::test]
+    async fn change_of_set_enqueues_decorations_of_its_namespace() {
         let context = ControllerContext::at_epoch(FakeApi::default().client());
         cache_decoration(&context, "n", "a");
         cache_decoration(&context, "n", "b");
@@ -205,8 +205,8 @@ mod tests {
         assert_eq!(depths(&queues), (2, 1));
     }
 
-    #[test]
-    fn published_decoration_that_is_gone_is_enqueued() {
+    #[tokio::test]
+    async fn published_decoration_that_is_gone_is_enqueued() {
         let context = ControllerContext::at_epoch(FakeApi::default().client());
         cache_decoration(&context, "n", "a");
         let board = DecorationBoard::default();
