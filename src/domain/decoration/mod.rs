@@ -22,6 +22,8 @@ pub mod observed;
 pub mod plan;
 pub mod revision;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -85,11 +85,11 @@ fn targets_of<'a>(
     patch: &'a PrimaryContainerPatch,
     primary: &'a [String],
 ) -> Result<Vec<&'a str>, String> {
-    let all = primary.iter().map(String::as_str);
+    let mut all = primary.iter().map(String::as_str);
     Ok(match effective_target(patch) {
         TargetPolicy::All => all.collect(),
         TargetPolicy::First => all.take(1).collect(),
-        TargetPolicy::Last => all.last().into_iter().collect(),
+        TargetPolicy::Last => all.next_back().into_iter().collect(),
         TargetPolicy::ByName => patch.name.as_deref().into_iter().collect(),
         TargetPolicy::Other(text) => {
             return Err(format!(

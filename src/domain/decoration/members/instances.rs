@@ -30,7 +30,7 @@ pub struct Instance {
     pub is_new: bool,
     /// Whether the set removes the instance.
     pub is_leaving: bool,
-    /// Whether the Pod is of the updated template revision of its set.
+    /// Whether the Pod, or without a Pod the next Pod, is of the updated template revision of its set.
     pub has_updated_template: bool,
 }
 
@@ -85,6 +85,8 @@ pub fn find_instances<'a>(
             Some(pod) => of_pod(pod),
             None => recorded.clone().or_else(former),
         };
+        let next_template = || mark(data::REVISION).map(String::as_str);
+        let template = pod.map_or_else(next_template, |pod| pod.label(keys::REVISION));
         let is_new = mark(data::JUST_CREATE).is_some_and(|mark| mark == "true");
         let instance = Instance {
             id,
@@ -94,8 +96,7 @@ pub fn find_instances<'a>(
             recorded,
             is_new: is_new && pod.is_none() && mark(data::REPLACE_ORIGIN).is_none(),
             is_leaving: is_deleted || mark(data::SCALE_IN).is_some(),
-            has_updated_template: pod
-                .is_some_and(|pod| pod.label(keys::REVISION) == updated_template),
+            has_updated_template: template.is_some() && template == updated_template,
         };
         (id, instance)
     });

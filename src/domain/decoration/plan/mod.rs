@@ -14,13 +14,14 @@ mod publish;
 mod stored_revisions;
 mod writes;
 
-pub use writes::{DecorationEvent, DecorationPlan, RevisionWrite};
+pub use super::revision::RevisionWrite;
+pub use writes::{DecorationEvent, DecorationPlan};
 
 use std::sync::Arc;
 
 use super::labels::decorations_of;
 use super::members::selected_members;
-use super::observed::ObservedDecoration;
+use super::observed::{ObservedDecoration, RefusedWrites};
 use super::status::build_status;
 use compiled_spec::CompiledSpec;
 use stored_revisions::plan_revisions;
@@ -34,8 +35,8 @@ pub fn plan_decoration(observed: &ObservedDecoration) -> DecorationPlan {
     let spec = CompiledSpec::from_object(object);
     let is_deleting = object.metadata.deletion_timestamp.is_some();
     let is_usable = !is_deleting && spec.invalid.is_none();
-    let revisions = plan_revisions(observed, is_usable);
-    let mut publish = publish::new_decoration(observed, &spec, &revisions);
+    let history = plan_revisions(observed, is_usable);
+    let mut publish = publish::new_decoration(observed, &spec, &history);
 
     let others = observed
         .others
@@ -49,15 +50,15 @@ pub fn plan_decoration(observed: &ObservedDecoration) -> DecorationPlan {
     publish.reach = publish::choose_reach(observed, &spec, &publish, &members);
 
     let stored = object.status.clone().unwrap_or_default();
-    let status = build_status(observed, &publish, &members, revisions.collisions);
+    let status = build_status(observed, &publish, &members, &history);
     let events = events::status_events(&stored, &status);
     let has_finalizer = publish::has_finalizer(object);
-    let is_refused = observed.refused != super::observed::RefusedWrites::default();
+    let is_refused = observed.refused != RefusedWrites::default();
     DecorationPlan {
         add_finalizer: !is_deleting && !has_finalizer,
         remove_finalizer: is_deleting && has_finalizer && !is_on_any_pod(observed, &publish.name),
-        revision: revisions.write,
-        delete_revisions: revisions.delete,
+        revision: history.write,
+        delete_revisions: history.unused,
         events,
         status: (status != stored).then_some(status),
         requeue_after_nanos: is_refused.then_some(RETRY_NANOS),

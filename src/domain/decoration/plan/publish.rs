@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::compiled_spec::{CompiledSpec, Strategy};
-use super::stored_revisions::StoredRevisions;
 use crate::api::keys;
 use crate::api::poddecoration::PodDecoration;
 use crate::domain::decoration::choice::{choose_members, is_reached, last_choice};
 use crate::domain::decoration::members::Member;
 use crate::domain::decoration::observed::ObservedDecoration;
+use crate::domain::decoration::revision::RevisionHistory;
 use crate::domain::decoration::{Decoration, MemberKey, Reach};
 
 /// Returns the value to publish, with a reach of all members. The reach needs the members, and the members need the
@@ -19,18 +19,25 @@ use crate::domain::decoration::{Decoration, MemberKey, Reach};
 pub fn new_decoration(
     observed: &ObservedDecoration,
     spec: &CompiledSpec,
-    revisions: &StoredRevisions,
+    history: &RevisionHistory,
 ) -> Decoration {
     let object = &observed.object;
     let metadata = &object.metadata;
     let status = object.status.as_ref();
-    let stored = |name: &str| revisions.parsed.contains_key(name).then(|| name.to_owned());
+    let stored = |name: &str| {
+        history
+            .revisions
+            .contains_key(name)
+            .then(|| name.to_owned())
+    };
     let current = status.and_then(|status| stored(&status.current_revision));
-    let hold = hold_reason(observed, revisions);
+    let hold = hold_reason(observed, history);
     let deleting = metadata.deletion_timestamp.is_some();
     let is_unusable = deleting || spec.invalid.is_some();
-    let updated = match hold.is_none() && !is_unusable {
-        true => revisions.updated.clone(),
+    // The history names the former revision while the revision of the spec is not stored.
+    let is_settled = !history.is_stored || hold.is_none() && !is_unusable;
+    let updated = match is_settled {
+        true => history.updated.clone(),
         false => former_revision(observed).and_then(|name| stored(&name)),
     };
     Decoration {
@@ -44,7 +51,7 @@ pub fn new_decoration(
         updated,
         current,
         hold: hold.filter(|_| !is_unusable),
-        revisions: revisions.parsed.clone(),
+        revisions: history.revisions.clone(),
     }
 }
 
@@ -57,12 +64,12 @@ pub fn has_finalizer(object: &PodDecoration) -> bool {
 }
 
 /// Why no Pod that the PodDecoration selects may be created yet.
-fn hold_reason(observed: &ObservedDecoration, revisions: &StoredRevisions) -> Option<String> {
+fn hold_reason(observed: &ObservedDecoration, history: &RevisionHistory) -> Option<String> {
     let refused = &observed.refused;
-    let (subject, refusal) = match (has_finalizer(&observed.object), &revisions.updated) {
-        (true, Some(_)) => return None,
+    let (subject, refusal) = match (has_finalizer(&observed.object), history.is_stored) {
+        (true, true) => return None,
         (false, _) => ("finalizer", &refused.finalizer),
-        (true, None) => ("revision", &refused.revision),
+        (true, false) => ("revision", &refused.revision),
     };
     Some(match refusal {
         Some(refusal) => format!("its {subject} can't be stored: {refusal}"),

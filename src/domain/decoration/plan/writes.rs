@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::api::poddecoration::PodDecorationStatus;
 use crate::domain::collaset::observed::Revision;
 use crate::domain::decoration::Decoration;
+use crate::domain::decoration::revision::RevisionWrite;
 
 /// What a PodDecoration needs. The controller publishes the value first and then makes the writes in the order of the
 /// fields. The next plan starts from the objects that exist then.
@@ -26,17 +27,6 @@ pub struct DecorationPlan {
     pub remove_finalizer: bool,
     /// Nanoseconds after which the controller plans again even if no object has changed.
     pub requeue_after_nanos: Option<u64>,
-}
-
-/// A write of a ControllerRevision.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RevisionWrite {
-    /// Creates the revision with the PodDecoration as its controller. `uid` and `resource_version` are empty. If the
-    /// name is taken by a revision with other data, the controller raises `status.collisionCount`, and the next plan
-    /// uses another name.
-    Create(Arc<Revision>),
-    /// A rollback: sets the position of the revision in the history.
-    Renumber(Arc<Revision>, i64),
 }
 
 /// An Event about the PodDecoration.

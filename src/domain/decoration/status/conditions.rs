@@ -12,15 +12,19 @@ use crate::domain::decoration::observed::ObservedDecoration;
 use crate::domain::decoration::{Decoration, Reach};
 use crate::domain::messages;
 
-/// Sets `Ready` and `Stalled`. Other conditions stay unchanged.
+/// Sets `Ready` and `Stalled`. Other conditions stay unchanged. `problems` are those of stored revisions.
 pub fn update_conditions(
     observed: &ObservedDecoration,
     publish: &Decoration,
     progress: &Progress,
+    problems: &[String],
     status: &mut PodDecorationStatus,
 ) {
     let now = condition_time(observed.now_nanos);
     let (ready, reason, message) = ready_condition(observed, publish, progress);
+    let message = problems
+        .iter()
+        .fold(message, |text, problem| format!("{text}; {problem}"));
     set_condition(status, now, "Ready", ready, reason, message);
     match stall_reason(observed, publish, progress) {
         Some((reason, message)) => set_condition(status, now, "Stalled", true, reason, message),

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::Decoration;
 use super::members::{Instance, Member};
 use super::observed::ObservedDecoration;
+use super::revision::RevisionHistory;
 use crate::api::poddecoration::{PodDecorationStatus, PodDetail, WorkloadDetail};
 use crate::domain::pod::Pod;
 use progress::{Progress, measure_progress, measure_removal};
@@ -17,13 +18,12 @@ use progress::{Progress, measure_progress, measure_removal};
 /// change of a Pod writes the whole list again.
 const MAX_POD_DETAILS: usize = 500;
 
-/// Builds the status. `publish` is the value that this plan publishes. `collisions` is the collision count of the
-/// revision of the spec.
+/// Builds the status. `publish` is the value that this plan publishes.
 pub fn build_status(
     observed: &ObservedDecoration,
     publish: &Decoration,
     members: &[Member],
-    collisions: Option<i32>,
+    history: &RevisionHistory,
 ) -> PodDecorationStatus {
     let object = &observed.object;
     let stored = object.status.clone().unwrap_or_default();
@@ -40,7 +40,7 @@ pub fn build_status(
         },
         updated_revision: publish.updated.clone().unwrap_or(stored.updated_revision),
         current_revision: stored.current_revision,
-        collision_count: collisions,
+        collision_count: history.collisions,
         conditions: stored.conditions,
         ..PodDecorationStatus::default()
     };
@@ -48,7 +48,7 @@ pub fn build_status(
         status.current_revision.clone_from(&status.updated_revision);
     }
     count_pods(&mut status, object.spec.disable_pod_detail, members);
-    conditions::update_conditions(observed, publish, &progress, &mut status);
+    conditions::update_conditions(observed, publish, &progress, &history.problems, &mut status);
     status
 }
 
