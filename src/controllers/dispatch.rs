@@ -163,3 +163,62 @@ fn enqueue_rules(index: &Index, queues: &Queues, namespace: &str) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+    use testbed::api::FakeApi;
+
+    use super::*;
+    use crate::cluster::objects::{CachedKind, DecorationObject};
+    use crate::controllers::ControllerStats;
+    use crate::domain::decoration::Decoration;
+
+    fn cache_decoration(context: &ControllerContext, namespace: &str, name: &str) {
+        let object = json!({ "metadata": {
+            "namespace": namespace, "name": name, "uid": name, "resourceVersion": "1",
+        } });
+        let object: DecorationObject = serde_json::from_str(&object.to_string()).unwrap();
+        let key = object.object_key();
+        let decorations = &context.objects.decorations;
+        decorations.apply(key, object.into_cached());
+    }
+
+    /// The number of waiting PodDecorations and CollaSets.
+    fn depths(queues: &Queues) -> (usize, usize) {
+        (queues.decorations.depth(), queues.collasets.depth())
+    }
+
+    #[tokio::test]
+    async fn change_of_set_enqueues_decorations_of_its_namespace() {
+        let context = ControllerContext::at_epoch(FakeApi::default().client());
+        cache_decoration(&context, "n", "a");
+        cache_decoration(&context, "n", "b");
+        cache_decoration(&context, "m", "c");
+        let queues = ControllerStats::default().begin_term();
+        let change = Change::PodDecoration("n".into(), "a".into());
+        enqueue_change(&context, &queues, change);
+        assert_eq!(depths(&queues), (1, 0), "sets wait for the published value");
+        let change = Change::CollaSet("n".into(), "web".into());
+        enqueue_change(&context, &queues, change);
+        assert_eq!(depths(&queues), (2, 1));
+    }
+
+    #[tokio::test]
+    async fn published_decoration_that_is_gone_is_enqueued() {
+        let context = ControllerContext::at_epoch(FakeApi::default().client());
+        cache_decoration(&context, "n", "a");
+        let board = DecorationBoard::default();
+        for name in ["a", "gone"] {
+            let decoration = Decoration {
+                name: name.to_owned(),
+                ..Decoration::default()
+            };
+            board.publish("n", decoration);
+        }
+        let queues = ControllerStats::default().begin_term();
+        enqueue_all(&context, &queues, &board);
+        assert_eq!(depths(&queues), (2, 0));
+    }
+}

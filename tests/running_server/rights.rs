@@ -66,6 +66,21 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "collasets/finalizers",
         "references that block deletion",
     ),
+    (
+        "patch",
+        "poddecorations",
+        "the finalizer of a PodDecoration",
+    ),
+    (
+        "patch",
+        "poddecorations/status",
+        "the counts of a PodDecoration",
+    ),
+    (
+        "update",
+        "poddecorations/finalizers",
+        "references that block deletion",
+    ),
     ("get", "controllerrevisions", "a name that is taken"),
     (
         "patch",

@@ -28,6 +28,7 @@ const TASKS: &[&str] = &[
     "the watch of mutatingwebhookconfigurations",
     "the watch of namespaces",
     "the watch of persistentvolumeclaims",
+    "the watch of poddecorations",
     "the watch of poddisruptionbudgets",
     "the watch of pods",
     "the watch of podtransitionrules",

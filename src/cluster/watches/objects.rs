@@ -141,8 +141,88 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use serde_json::json;
 
+    use serde_json::Value;
+    use tokio::sync::broadcast::Receiver;
+
     use super::*;
     use crate::cluster::kind::WatchedKind;
+    use crate::cluster::objects::{DecorationObject, RevisionObject};
+
+    fn read<W: CachedKind>(object: &Value) -> W {
+        serde_json::from_str(&object.to_string()).unwrap()
+    }
+
+    /// A revision, with a controller of this kind or without one.
+    fn revision(version: u64, kind: Option<&str>) -> RevisionObject {
+        let owner = |kind| {
+            json!({
+                "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": kind, "name": "log", "uid": "owner",
+                "controller": true,
+            })
+        };
+        let owners: Vec<_> = kind.map(owner).into_iter().collect();
+        read(&json!({
+            "metadata": {
+                "namespace": "n", "name": "log-1", "uid": "r", "resourceVersion": version.to_string(),
+                "ownerReferences": owners,
+            },
+            "data": { "spec": {} },
+        }))
+    }
+
+    fn notified(changes: &mut Receiver<Change>) -> Vec<Change> {
+        std::iter::from_fn(|| changes.try_recv().ok()).collect()
+    }
+
+    fn decoration_change() -> Change {
+        Change::PodDecoration("n".into(), "log".into())
+    }
+
+    #[test]
+    fn change_of_decoration_or_its_revision_notifies_decoration() {
+        let caches = Caches::default();
+        let mut changes = caches.changes.subscribe();
+        let sink = CacheSink::<DecorationObject>::new(&caches);
+        let decoration = |version: &str| {
+            read(&json!({ "metadata": {
+                "namespace": "n", "name": "log", "uid": "pd", "resourceVersion": version,
+            } }))
+        };
+        sink.replace(vec![decoration("5")], 5);
+        assert_eq!(notified(&mut changes), [decoration_change()]);
+        sink.apply(decoration("5"));
+        assert_eq!(notified(&mut changes), [], "no news");
+        sink.apply(decoration("6"));
+        assert_eq!(notified(&mut changes), [decoration_change()]);
+
+        let revisions = CacheSink::<RevisionObject>::new(&caches);
+        revisions.apply(revision(7, Some("PodDecoration")));
+        assert_eq!(notified(&mut changes), [decoration_change()]);
+        let controlled = caches.objects.revisions.controlled_by("n", "owner");
+        assert_eq!(controlled[0].data, json!({ "spec": {} }));
+        revisions.apply(revision(8, None));
+        let lost = [decoration_change()];
+        assert_eq!(notified(&mut changes), lost, "its controller was removed");
+        revisions.apply(revision(9, Some("CollaSet")));
+        let set = Change::CollaSet("n".into(), "log".into());
+        assert_eq!(notified(&mut changes), [set]);
+
+        sink.delete(decoration("10"));
+        assert_eq!(notified(&mut changes), [decoration_change()]);
+        assert!(caches.objects.decorations.get("n", "log").is_none());
+    }
+
+    #[test]
+    fn revision_of_other_kinds_is_not_cached() {
+        let caches = Caches::default();
+        let revisions = CacheSink::<RevisionObject>::new(&caches);
+        for kind in ["PodDecoration", "CollaSet"] {
+            revisions.apply(revision(7, Some(kind)));
+        }
+        assert!(caches.objects.revisions.get("n", "log-1").is_some());
+        revisions.apply(revision(9, Some("OperationJob")));
+        assert!(caches.objects.revisions.get("n", "log-1").is_none());
+    }
 
     #[test]
     fn collasets_count_as_listed_once_budget_and_cache_are_filled() {

@@ -202,6 +202,8 @@ mod tests {
             ("list", "controllerrevisions"),
             ("list", "persistentvolumeclaims"),
             ("list", "resourcecontexts"),
+            ("list", "poddecorations"),
+            ("patch", "poddecorations"),
             ("create", "secrets"),
             ("get", "secrets"),
             ("patch", "mutatingwebhookconfigurations"),

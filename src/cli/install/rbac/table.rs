@@ -109,7 +109,7 @@ const SERVER_NAMESPACE: &[AccessRule] = &[
     },
 ];
 
-/// Rights that CollaSets need.
+/// Rights that CollaSets and PodDecorations need.
 const COLLASETS_CLUSTER: &[AccessRule] = &[
     // For the Pods of CollaSets. A dry run of a Pod's creation checks a template.
     allow_verbs("", &["pods"], &["create", "delete"]),
@@ -119,7 +119,15 @@ const COLLASETS_CLUSTER: &[AccessRule] = &[
     allow_verbs(keys::GROUP, &["collasets"], &["patch"]),
     allow_verbs(keys::GROUP, &["collasets/status"], &["patch"]),
     allow_verbs(keys::GROUP, &["collasets/finalizers"], &["update"]),
-    // For their revisions, PVCs and instance IDs.
+    // For the finalizer and the status of PodDecorations, and owner references that block their deletion.
+    allow_verbs(
+        keys::GROUP,
+        &["poddecorations"],
+        &["list", "watch", "patch"],
+    ),
+    allow_verbs(keys::GROUP, &["poddecorations/status"], &["patch"]),
+    allow_verbs(keys::GROUP, &["poddecorations/finalizers"], &["update"]),
+    // For the revisions of both, and the PVCs and instance IDs of CollaSets.
     allow_verbs(
         "apps",
         &["controllerrevisions"],
