@@ -31,8 +31,7 @@ pub(super) fn decorated_pod(name: &str, template: Template) -> Result<DryRunProb
     };
     let undecorated = undecorated_pod(&placeholders);
     let applied = apply_decorations(&undecorated, &[&decoration]);
-    let mut pod =
-        applied.map_err(|failure| FieldError::missing_field("spec.template", failure.message))?;
+    let mut pod = applied.map_err(|failure| field_error(&failure.message))?;
     let paths = probe_paths(&pod["spec"], &decoration.template);
     drop(decoration);
     let spec = &mut pod["spec"];
@@ -56,6 +55,15 @@ pub(super) fn decorated_pod(name: &str, template: Template) -> Result<DryRunProb
         paths,
         object,
     })
+}
+
+/// The error of a message that begins with the path of a field.
+fn field_error(message: &str) -> FieldError {
+    let parts = message.split_once(": ");
+    match parts.filter(|(path, _)| path.starts_with("spec.")) {
+        Some((path, problem)) => FieldError::missing_field(path, problem),
+        None => FieldError::missing_field("spec.template", message),
+    }
 }
 
 /// The containers of other objects that the template changes. There is always one, because a Pod has a container.
@@ -154,6 +162,13 @@ mod tests {
         ] {
             assert_eq!(placeholder_names(&template(given)), want);
         }
+    }
+
+    #[test]
+    fn failure_to_apply_names_its_field() {
+        let path = |message: &str| field_error(message).path;
+        assert_eq!(path("spec.template.x[0]: no: why"), "spec.template.x[0]");
+        assert_eq!(path("no: why"), "spec.template");
     }
 
     #[test]

@@ -26,12 +26,13 @@ fn decoration_json(part: Value) -> Value {
 }
 
 fn request(old: Option<Value>, new: Value) -> Request {
+    let name = new["metadata"]["name"].as_str().unwrap_or_default();
     let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
     let kind =
         json!({ "group": "apps.kusionstack.io", "version": "v1alpha1", "kind": "PodDecoration" });
     let resource = json!({ "group": "apps.kusionstack.io", "version": "v1alpha1", "resource": "poddecorations" });
     let request = json!({
-        "uid": "u", "kind": kind, "resource": resource, "name": "log", "namespace": "shop", "operation": operation,
+        "uid": "u", "kind": kind, "resource": resource, "name": name, "namespace": "shop", "operation": operation,
         "object": new, "oldObject": old, "dryRun": true,
     });
     let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request });
