@@ -233,6 +233,18 @@ pub fn condition<'a>(set: &'a CollaSet, type_: &str) -> Option<&'a CollaSetCondi
     conditions.into_iter().find(|c| c.type_ == type_)
 }
 
+/// Waits for a condition to be False with a message that contains `text`.
+pub async fn until_condition_false(set: &Set<'_>, type_: &str, reason: &str, text: &str) {
+    let matches = |set: &CollaSet| {
+        condition(set, type_)
+            .is_some_and(|c| c.status == "False" && c.reason == reason && c.message.contains(text))
+    };
+    let set = set
+        .until(&format!("{type_} {reason} {text}"), matches)
+        .await;
+    assert_eq!(condition(&set, "Ready").unwrap().status, "False");
+}
+
 /// Whether an operation of the set itself has begun on a Pod and is not over.
 pub fn is_operating(pod: &Pod) -> bool {
     label(pod, &Family::Operating.key("collaset")).is_some()

@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 use testbed::pods::is_available;
 use testbed::{Bed, wait};
 
-use crate::fixtures::{Pods, Set, condition, image, label, uids};
-use crate::pod_creation_failures::until_condition_false;
+use crate::fixtures::{Pods, Set, condition, image, label, uids, until_condition_false};
 
 /// Waits until the pool holds this number of IDs with the updated revision.
 async fn until_mended(set: &Set<'_>, count: usize) -> ResourceContext {

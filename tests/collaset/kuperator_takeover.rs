@@ -1,16 +1,12 @@
 //! A set that Kuperator has stored, and that Operating takes over.
 
-use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
-};
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Resource, ResourceExt};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams, PostParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use operating::api::resourcecontext::ResourceContext;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testbed::{Bed, Scope};
 
@@ -19,39 +15,6 @@ use crate::fixtures::{Set, ids, uids};
 const REVISION: &str = "web-6d4cf56db6";
 /// Kuperator's hash of the PVC template below, from `golden-1.22.jsonl`.
 const PVC_HASH: &str = "55999b8fb9";
-
-/// Creates an object from raw JSON.
-async fn create<K>(scope: &Scope, object: Value) -> K
-where
-    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
-        + DeserializeOwned
-        + serde::Serialize
-        + Clone
-        + std::fmt::Debug,
-{
-    let api: Api<K> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let object = serde_json::from_value(object).unwrap();
-    api.create(&PostParams::default(), &object).await.unwrap()
-}
-
-/// No replica runs and no admission is configured, as under another implementation.
-async fn without_operating(bed: &Bed) {
-    bed.kill_all().await;
-    let all = (DeleteParams::default(), ListParams::default());
-    let mutating: Api<MutatingWebhookConfiguration> = Api::all(bed.admin());
-    let validating: Api<ValidatingWebhookConfiguration> = Api::all(bed.admin());
-    mutating.delete_collection(&all.0, &all.1).await.unwrap();
-    validating.delete_collection(&all.0, &all.1).await.unwrap();
-}
-
-async fn with_operating(bed: &Bed) {
-    let installed = bed.operating(&["install", "--webhook-url", bed.url()]);
-    assert!(installed.status.success(), "{installed:?}");
-    for index in 0..3 {
-        bed.restart(index).await;
-    }
-    bed.until_enforcing().await;
-}
 
 fn pvc_template() -> Value {
     json!({
@@ -66,8 +29,7 @@ fn containers() -> Value {
 
 /// The objects that Kuperator stores for a set of two Pods with one PVC each.
 async fn left_behind(scope: &Scope) {
-    let set: CollaSet = create(
-        scope,
+    let set: CollaSet = scope.store(
         json!({
             "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
             "metadata": { "name": "web", "finalizers": [keys::PRE_RECLAIM_FINALIZER] },
@@ -89,7 +51,7 @@ async fn left_behind(scope: &Scope) {
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web",
         "uid": set.uid().unwrap(), "controller": true, "blockOwnerDeletion": true,
     });
-    let status = json!({ "status": {
+    let status = json!({
         "observedGeneration": 1, "currentRevision": REVISION, "updatedRevision": REVISION, "collisionCount": 0,
         "replicas": 2, "scheduledReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
         "updatedReplicas": 2, "updatedReadyReplicas": 2, "updatedAvailableReplicas": 2, "operatingReplicas": 0,
@@ -97,19 +59,15 @@ async fn left_behind(scope: &Scope) {
             { "type": "Scale", "status": "True", "reason": "Scaled", "lastTransitionTime": "2026-01-01T00:00:00Z" },
             { "type": "Update", "status": "True", "reason": "Updated", "lastTransitionTime": "2026-01-01T00:00:00Z" },
         ],
-    } });
-    let sets: Api<CollaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    sets.patch_status("web", &PatchParams::default(), &Patch::Merge(status))
-        .await
-        .unwrap();
+    });
+    scope.store_status::<CollaSet>("web", status).await;
     // The form in which Go writes typed objects: with nulls and empty values, without defaults.
     let mut by_go = containers();
     by_go[0]["resources"] = json!({});
     let mut pvc = pvc_template();
     pvc["metadata"]["creationTimestamp"] = Value::Null;
     pvc["status"] = json!({});
-    create::<ControllerRevision>(
-        scope,
+    scope.store::<ControllerRevision>(
         json!({
             "metadata": {
                 "name": REVISION, "ownerReferences": [owner],
@@ -128,14 +86,12 @@ async fn left_behind(scope: &Scope) {
     )
     .await;
     let entry = |id: i64| json!({ "id": id, "data": { "Owner": "web", "Revision": REVISION } });
-    create::<ResourceContext>(
-        scope,
-        json!({
+    scope
+        .store::<ResourceContext>(json!({
             "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "ResourceContext",
             "metadata": { "name": "web" }, "spec": { "contexts": [entry(0), entry(1)] },
-        }),
-    )
-    .await;
+        }))
+        .await;
     for id in 0..2 {
         instance(scope, id, &owner).await;
     }
@@ -164,9 +120,8 @@ async fn instance(scope: &Scope, id: i64, owner: &Value) {
             keys::PVC_TEMPLATE_NAME: "data", keys::PVC_TEMPLATE_HASH: PVC_HASH,
         },
     });
-    let pvc: PersistentVolumeClaim = create(scope, pvc).await;
-    let pod: Pod = create(
-        scope,
+    let pvc: PersistentVolumeClaim = scope.store(pvc).await;
+    scope.store_serving_pod(
         json!({
             "metadata": {
                 "generateName": "web-", "ownerReferences": [owner],
@@ -183,17 +138,6 @@ async fn instance(scope: &Scope, id: i64, owner: &Value) {
         }),
     )
     .await;
-    let gate = json!({ "status": { "conditions": [{
-        "type": keys::SERVICE_READY, "status": "True", "message": "updated by PodOpsLifecycle",
-    }] } });
-    let pods = scope.pods();
-    pods.patch_status(
-        &pod.name_any(),
-        &PatchParams::default(),
-        &Patch::Strategic(gate),
-    )
-    .await
-    .unwrap();
 }
 
 async fn pvc_uids(scope: &Scope) -> Vec<Option<String>> {
@@ -206,7 +150,7 @@ async fn pvc_uids(scope: &Scope) -> Vec<Option<String>> {
 async fn kuperator_objects_are_taken_over_without_touching_pods() {
     let bed = Bed::own().await;
     let scope = bed.scope("takeover").await;
-    without_operating(&bed).await;
+    bed.without_server().await;
     left_behind(&scope).await;
     scope.all_available("app=web", 2).await;
     let api = Api::namespaced(scope.client.clone(), &scope.namespace);
@@ -216,7 +160,7 @@ async fn kuperator_objects_are_taken_over_without_touching_pods() {
         api,
     };
     let (before, pvcs_before) = (set.pods().await, pvc_uids(&scope).await);
-    with_operating(&bed).await;
+    bed.with_server().await;
 
     let status = set.settled().await.status.unwrap();
     assert_eq!(

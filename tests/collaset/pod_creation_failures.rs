@@ -2,23 +2,10 @@
 
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use operating::api::collaset::CollaSet;
 use serde_json::{Value, json};
 use testbed::{Bed, Scope, wait};
 
-use crate::fixtures::{Set, condition, image};
-
-/// Waits for a condition to be False with a message that contains `text`.
-pub async fn until_condition_false(set: &Set<'_>, type_: &str, reason: &str, text: &str) {
-    let matches = |set: &CollaSet| {
-        condition(set, type_)
-            .is_some_and(|c| c.status == "False" && c.reason == reason && c.message.contains(text))
-    };
-    let set = set
-        .until(&format!("{type_} {reason} {text}"), matches)
-        .await;
-    assert_eq!(condition(&set, "Ready").unwrap().status, "False");
-}
+use crate::fixtures::{Set, condition, image, until_condition_false};
 
 async fn quota(scope: &Scope, pods: u32) {
     let quotas: Api<ResourceQuota> = Api::namespaced(scope.client.clone(), &scope.namespace);

@@ -11,9 +11,8 @@ use testbed::pods::is_available;
 use testbed::{Bed, Scope, wait};
 
 use crate::admission_policies::Policy;
-use crate::fixtures::{Set, condition, ids, image, uids};
+use crate::fixtures::{Set, condition, ids, image, uids, until_condition_false};
 use crate::membership::until_event;
-use crate::pod_creation_failures::until_condition_false;
 use crate::pvcs::{template, volumes};
 use crate::spec_changes::Dead;
 

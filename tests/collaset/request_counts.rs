@@ -4,26 +4,17 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use testbed::Bed;
-use testbed::plane::audit::Event;
 
 use crate::fixtures::Set;
 
 /// The successful writes of the server to each Pod of a namespace, after the first `since` requests. Only a creation in
 /// a dry run by admission has no Pod name.
 async fn writes(bed: &Bed, namespace: &str, since: usize) -> BTreeMap<String, Vec<String>> {
-    let of_server = |event: &Event| {
-        let about = event.object_ref.as_ref();
-        let code = event.response_status.as_ref().map(|status| status.code);
-        event.user_agent.starts_with("operating")
-            && !["get", "list", "watch"].contains(&event.verb.as_str())
-            && code.is_some_and(|code| code < 300)
-            && about.is_some_and(|o| o.resource == "pods" && o.namespace == namespace)
-    };
-    let events = bed.audit_events().await.unwrap().into_iter().skip(since);
+    let events = bed.server_writes(namespace, since).await.unwrap();
     let mut writes = BTreeMap::<String, Vec<String>>::new();
-    for event in events.filter(of_server) {
+    for event in events {
         let about = event.object_ref.unwrap_or_default();
-        if about.name.is_empty() {
+        if about.resource != "pods" || about.name.is_empty() {
             continue;
         }
         let dry = event.request_uri.contains("dryRun=All");

@@ -228,10 +228,11 @@ mod tests {
     use super::*;
 
     /// The tests that need a control plane, programs in Go, or minutes, and the folders of `tests` without tests.
-    const NOT_FAST: [&str; 15] = [
+    const NOT_FAST: [&str; 16] = [
         "alarms",
         "collaset",
         "crds_on_plane",
+        "decorations",
         "documents",
         "golden",
         "graceful_deletion",

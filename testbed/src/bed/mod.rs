@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod forged;
+mod takeover;
 mod users;
 
 use std::ops::Deref;

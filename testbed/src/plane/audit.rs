@@ -13,6 +13,8 @@ use crate::wait;
 
 /// User agent of the clients that a [`Plane`] hands out.
 pub const TEST_USER_AGENT: &str = "plane-test";
+/// Prefix of the user agent of the server.
+const SERVER_USER_AGENT: &str = "operating";
 
 /// One request that the API server has answered (audit.k8s.io/v1 Event, the fields of use here).
 #[derive(Debug, Clone, Deserialize)]
@@ -173,6 +175,28 @@ impl Plane {
         })
         .await?;
         events(&log)
+    }
+
+    /// The successful writes of the server to objects of a namespace, after the first `since` requests.
+    ///
+    /// # Errors
+    /// As [`Plane::audit_count`].
+    pub async fn server_writes(&self, namespace: &str, since: usize) -> Result<Vec<Event>> {
+        let mut events = self.audit_events().await?;
+        events.drain(..since.min(events.len()));
+        events.retain(|event| event.is_write_of_server(namespace));
+        Ok(events)
+    }
+}
+
+impl Event {
+    fn is_write_of_server(&self, namespace: &str) -> bool {
+        let object = self.object_ref.as_ref();
+        let code = self.response_status.as_ref().map(|status| status.code);
+        self.user_agent.starts_with(SERVER_USER_AGENT)
+            && !["get", "list", "watch"].contains(&&*self.verb)
+            && code.is_some_and(|code| code < 300)
+            && object.is_some_and(|object| object.namespace == namespace)
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod kubelet;
 mod rules;
+mod stored;
 
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};

@@ -1,0 +1,71 @@
+//! A rollout to the members that a selector matches.
+
+use serde_json::{Value, json};
+use testbed::Bed;
+
+use crate::fixtures::{Decoration, instances, revision, side_images};
+use crate::sets::{Pods, Set};
+
+/// A rollout to these instance IDs alone.
+fn to(ids: &[i64]) -> Value {
+    json!({ "updateStrategy": { "rollingUpdate": { "selector": instances(ids) } } })
+}
+
+fn revisions(pods: &Pods) -> Vec<Option<&str>> {
+    pods.values().map(|pod| revision(pod, "log")).collect()
+}
+
+#[tokio::test]
+async fn unchosen_pod_keeps_its_revision_without_current_revision() {
+    let scope = Bed::shared().await.scope("rollout-selector").await;
+    let set = Set::new(&scope, "web", 3, json!({})).await;
+    let log = Decoration::new(&scope, "log", to(&[1])).await;
+    let first = log.updated_revision().await;
+    log.settled().await;
+    set.settled().await;
+    let pods = set.pods().await;
+    assert_eq!(revisions(&pods), [None, Some(&*first), None]);
+    assert_eq!(log.status().await.current_revision, "");
+
+    let mut both = to(&[0]);
+    json_patch::merge(&mut both, &crate::fixtures::sidecar("side:2"));
+    let second = log.edit(both).await;
+    log.settled().await;
+    set.settled().await;
+    let after = set.pods().await;
+    assert_eq!(revisions(&after), [Some(&*second), Some(&*first), None]);
+    assert_eq!(side_images(&after), [Some("side:2"), Some("side:1"), None]);
+    assert_eq!(after[&1].metadata.uid, pods[&1].metadata.uid);
+    assert_eq!(after[&2].metadata.uid, pods[&2].metadata.uid);
+    assert_eq!(log.status().await.current_revision, "");
+
+    let all = json!({ "updateStrategy": { "rollingUpdate": null } });
+    log.edit(all).await;
+    let status = log.settled().await.status.unwrap();
+    set.settled().await;
+    assert_eq!(revisions(&set.pods().await), [Some(&*second); 3]);
+    assert_eq!(status.current_revision, second);
+}
+
+#[tokio::test]
+async fn selector_wins_over_partition() {
+    let scope = Bed::shared().await.scope("selector-wins").await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let mut part = to(&[0]);
+    part["updateStrategy"]["rollingUpdate"]["partition"] = json!(2);
+    let log = Decoration::new(&scope, "log", part).await;
+    log.settled().await;
+    set.settled().await;
+    assert_eq!(side_images(&set.pods().await), [Some("side:1"), None]);
+}
+
+#[tokio::test]
+async fn pod_that_is_no_longer_selected_loses_the_decoration() {
+    let scope = Bed::shared().await.scope("deselected").await;
+    let log = Decoration::new(&scope, "log", json!({})).await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    log.edit(json!({ "selector": instances(&[1]) })).await;
+    log.settled().await;
+    set.settled().await;
+    assert_eq!(side_images(&set.pods().await), [None, Some("side:1")]);
+}
