@@ -204,4 +204,57 @@ mod tests {
         assert_eq!(object["spec"]["runtimeClassName"], Value::Null);
         assert_eq!(object["spec"]["containers"][0]["name"], "placeholder");
     }
+
+    #[test]
+    fn probe_is_decorated_and_complete() {
+        let log = json!({
+            "name": "log", "image": "log:1", "injectPolicy": "AfterPrimaryContainer",
+            "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+        });
+        let probe = decorated_pod(
+            "log",
+            template(json!({
+                "metadata": [{ "labels": { "a": "b" }, "annotations": { "c": "d" } }],
+                "containers": [log],
+                "primaryContainers": [{ "name": "web", "image": "web:2", "env": [{ "name": "A", "value": "1" }] }],
+            })),
+        )
+        .unwrap();
+        let object = &probe.object;
+        assert_eq!(object["metadata"]["labels"], json!({ "a": "b" }));
+        assert_eq!(object["metadata"]["annotations"], json!({ "c": "d" }));
+        let [web, log] = [0, 1].map(|index| &object["spec"]["containers"][index]);
+        assert_eq!(
+            (&web["name"], &web["image"]),
+            (&json!("web"), &json!("web:2"))
+        );
+        assert_eq!(
+            (&log["name"], &log["injectPolicy"]),
+            (&json!("log"), &Value::Null)
+        );
+        assert_eq!(
+            object["spec"]["volumes"],
+            json!([{ "name": "data", "emptyDir": {} }])
+        );
+        for (field, want) in [
+            (
+                "spec.containers[1].volumeMounts[0].name",
+                "containers[0].volumeMounts[0].name",
+            ),
+            (
+                "spec.containers[0].env[0].value",
+                "primaryContainers[0].env[0].value",
+            ),
+        ] {
+            let error = probe.paths.error_at(field, "no");
+            assert_eq!(error.path, format!("spec.template.{want}"));
+        }
+    }
+
+    #[test]
+    fn decoration_that_fits_no_pod_is_an_error() {
+        let unknown = json!({ "containers": [{ "name": "log", "injectPolicy": "Middle" }] });
+        let error = decorated_pod("log", template(unknown)).unwrap_err();
+        assert_eq!(error.path, "spec.template.containers[0].injectPolicy");
+    }
 }

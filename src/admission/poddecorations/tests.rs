@@ -149,6 +149,26 @@ async fn answers_of_the_api_server_become_verdicts() {
 }
 
 #[tokio::test]
+async fn errors_are_listed_once_and_name_the_decoration() {
+    let causes = json!([
+        { "message": "Required value", "field": "spec.containers[0].image" },
+        { "message": "Duplicate", "field": "spec.containers[0].name" },
+    ]);
+    let api_server = FakeApiServer::refusing(422, "m", causes);
+    let containers = json!([{ "name": "log" }, { "name": "log" }]);
+    let twice = create(json!({ "template": { "containers": containers } }));
+    let verdict = validate(&api_server, &twice).await;
+    let want = "PodDecoration log is invalid: spec.template.containers[1].name: \"log\": is the name of an earlier entry of \
+                spec.template.containers: give each entry a name of its own; spec.template.containers[1].image: Required value";
+    assert_eq!(denied(&verdict), (422, "Invalid", want));
+    let unknown = json!({ "containers": [{ "name": "log", "injectPolicy": "Middle" }] });
+    let verdict = validate(&api_server, &create(json!({ "template": unknown }))).await;
+    let want = "PodDecoration log is invalid: spec.template.containers[0].injectPolicy: \"Middle\": must be \
+                BeforePrimaryContainer or AfterPrimaryContainer";
+    assert_eq!(denied(&verdict), (422, "Invalid", want));
+}
+
+#[tokio::test]
 async fn creation_needs_short_name_and_selector() {
     let api_server = FakeApiServer::accepting_all();
     let mut long = decoration_json(json!({}));
