@@ -1,14 +1,17 @@
 //! The kinds of `apps.kusionstack.io` as the API server may have stored them.
 
 use operating::api::collaset::CollaSet;
+use operating::api::defaults;
 use operating::api::operationjob::OperationJob;
 use operating::api::poddecoration::PodDecoration;
 use operating::api::podtransitionrule::PodTransitionRule;
 use operating::api::resourcecontext::ResourceContext;
-use operating::api::validation::resourcecontext;
+use operating::api::validation::{poddecoration, resourcecontext};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
+use super::collaset::defaulted;
 use super::{choice, read};
 
 /// An object that is read and written again reads the same.
@@ -16,7 +19,10 @@ pub fn run(data: &[u8]) {
     match choice(data, 5) {
         Some((0, data)) => again::<CollaSet>(data),
         Some((1, data)) => again::<PodTransitionRule>(data),
-        Some((2, data)) => again::<PodDecoration>(data),
+        Some((2, data)) => {
+            again::<PodDecoration>(data);
+            judge_decoration(data);
+        }
         Some((3, data)) => again::<OperationJob>(data),
         Some((_, data)) => {
             again::<ResourceContext>(data);
@@ -25,6 +31,18 @@ pub fn run(data: &[u8]) {
             }
         }
         None => {}
+    }
+}
+
+/// Adds defaults and runs validation, which must end.
+fn judge_decoration(data: &[u8]) {
+    let Some(mut object) = read::<Value>(data) else {
+        return;
+    };
+    defaulted::<PodDecoration>(&mut object, defaults::default_poddecoration);
+    if let Ok(decoration) = serde_json::from_value::<PodDecoration>(object) {
+        let _ = poddecoration::validate(&decoration.spec);
+        let _ = poddecoration::warnings(Some(&decoration.spec), &decoration.spec);
     }
 }
 

@@ -31,8 +31,7 @@ pub(super) fn decorated_pod(name: &str, template: Template) -> Result<DryRunProb
     };
     let undecorated = undecorated_pod(&placeholders);
     let applied = apply_decorations(&undecorated, &[&decoration]);
-    let mut pod =
-        applied.map_err(|failure| FieldError::missing_field("spec.template", failure.message))?;
+    let mut pod = applied.map_err(|failure| field_error(&failure.message))?;
     let paths = probe_paths(&pod["spec"], &decoration.template);
     drop(decoration);
     let spec = &mut pod["spec"];
@@ -56,6 +55,15 @@ pub(super) fn decorated_pod(name: &str, template: Template) -> Result<DryRunProb
         paths,
         object,
     })
+}
+
+/// The error of a message that begins with the path of a field.
+fn field_error(message: &str) -> FieldError {
+    let parts = message.split_once(": ");
+    match parts.filter(|(path, _)| path.starts_with("spec.")) {
+        Some((path, problem)) => FieldError::missing_field(path, problem),
+        None => FieldError::missing_field("spec.template", message),
+    }
 }
 
 /// The containers of other objects that the template changes. There is always one, because a Pod has a container.
@@ -157,6 +165,13 @@ mod tests {
     }
 
     #[test]
+    fn failure_to_apply_names_its_field() {
+        let path = |message: &str| field_error(message).path;
+        assert_eq!(path("spec.template.x[0]: no: why"), "spec.template.x[0]");
+        assert_eq!(path("no: why"), "spec.template");
+    }
+
+    #[test]
     fn volumes_of_sets_are_added() {
         let mut spec = json!({
             "initContainers": [{ "volumeMounts": [{ "name": "b" }] }],
@@ -188,5 +203,58 @@ mod tests {
         assert_eq!(object["metadata"]["name"], Value::Null);
         assert_eq!(object["spec"]["runtimeClassName"], Value::Null);
         assert_eq!(object["spec"]["containers"][0]["name"], "placeholder");
+    }
+
+    #[test]
+    fn probe_is_decorated_and_complete() {
+        let log = json!({
+            "name": "log", "image": "log:1", "injectPolicy": "AfterPrimaryContainer",
+            "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+        });
+        let probe = decorated_pod(
+            "log",
+            template(json!({
+                "metadata": [{ "labels": { "a": "b" }, "annotations": { "c": "d" } }],
+                "containers": [log],
+                "primaryContainers": [{ "name": "web", "image": "web:2", "env": [{ "name": "A", "value": "1" }] }],
+            })),
+        )
+        .unwrap();
+        let object = &probe.object;
+        assert_eq!(object["metadata"]["labels"], json!({ "a": "b" }));
+        assert_eq!(object["metadata"]["annotations"], json!({ "c": "d" }));
+        let [web, log] = [0, 1].map(|index| &object["spec"]["containers"][index]);
+        assert_eq!(
+            (&web["name"], &web["image"]),
+            (&json!("web"), &json!("web:2"))
+        );
+        assert_eq!(
+            (&log["name"], &log["injectPolicy"]),
+            (&json!("log"), &Value::Null)
+        );
+        assert_eq!(
+            object["spec"]["volumes"],
+            json!([{ "name": "data", "emptyDir": {} }])
+        );
+        for (field, want) in [
+            (
+                "spec.containers[1].volumeMounts[0].name",
+                "containers[0].volumeMounts[0].name",
+            ),
+            (
+                "spec.containers[0].env[0].value",
+                "primaryContainers[0].env[0].value",
+            ),
+        ] {
+            let error = probe.paths.error_at(field, "no");
+            assert_eq!(error.path, format!("spec.template.{want}"));
+        }
+    }
+
+    #[test]
+    fn decoration_that_fits_no_pod_is_an_error() {
+        let unknown = json!({ "containers": [{ "name": "log", "injectPolicy": "Middle" }] });
+        let error = decorated_pod("log", template(unknown)).unwrap_err();
+        assert_eq!(error.path, "spec.template.containers[0].injectPolicy");
     }
 }

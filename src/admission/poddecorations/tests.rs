@@ -26,12 +26,13 @@ fn decoration_json(part: Value) -> Value {
 }
 
 fn request(old: Option<Value>, new: Value) -> Request {
+    let name = new["metadata"]["name"].as_str().unwrap_or_default();
     let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
     let kind =
         json!({ "group": "apps.kusionstack.io", "version": "v1alpha1", "kind": "PodDecoration" });
     let resource = json!({ "group": "apps.kusionstack.io", "version": "v1alpha1", "resource": "poddecorations" });
     let request = json!({
-        "uid": "u", "kind": kind, "resource": resource, "name": "log", "namespace": "shop", "operation": operation,
+        "uid": "u", "kind": kind, "resource": resource, "name": name, "namespace": "shop", "operation": operation,
         "object": new, "oldObject": old, "dryRun": true,
     });
     let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request });
@@ -145,6 +146,26 @@ async fn answers_of_the_api_server_become_verdicts() {
         "a failing dry run does not block a rollback"
     );
     assert!(verdict.warnings()[0].starts_with("the templates were not tried"));
+}
+
+#[tokio::test]
+async fn errors_are_listed_once_and_name_the_decoration() {
+    let causes = json!([
+        { "message": "Required value", "field": "spec.containers[0].image" },
+        { "message": "Duplicate", "field": "spec.containers[0].name" },
+    ]);
+    let api_server = FakeApiServer::refusing(422, "m", causes);
+    let containers = json!([{ "name": "log" }, { "name": "log" }]);
+    let twice = create(json!({ "template": { "containers": containers } }));
+    let verdict = validate(&api_server, &twice).await;
+    let want = "PodDecoration log is invalid: spec.template.containers[1].name: \"log\": is the name of an earlier entry of \
+                spec.template.containers: give each entry a name of its own; spec.template.containers[1].image: Required value";
+    assert_eq!(denied(&verdict), (422, "Invalid", want));
+    let unknown = json!({ "containers": [{ "name": "log", "injectPolicy": "Middle" }] });
+    let verdict = validate(&api_server, &create(json!({ "template": unknown }))).await;
+    let want = "PodDecoration log is invalid: spec.template.containers[0].injectPolicy: \"Middle\": must be \
+                BeforePrimaryContainer or AfterPrimaryContainer";
+    assert_eq!(denied(&verdict), (422, "Invalid", want));
 }
 
 #[tokio::test]
