@@ -1,7 +1,7 @@
 //! Access for the fuzz targets in `fuzz/targets` to functions that take bytes and are otherwise private. No other code
 //! may use this module.
 
-use crate::admission::collasets::probe;
+use crate::admission::dry_run;
 use crate::cluster::caches::Caches;
 use crate::cluster::kind::WatchedKind;
 use crate::cluster::watch::{Source, deliver_event};
@@ -34,5 +34,5 @@ pub fn watch_frame(caches: &Caches, watch: Watch, line: &str) -> Option<u64> {
 
 /// The text of a `Warning` header.
 pub fn warning(header: &str) -> Option<String> {
-    probe::parse_warning_header(header)
+    dry_run::parse_warning_header(header)
 }

@@ -7,6 +7,7 @@ pub(crate) mod collasets;
 mod context;
 mod denial;
 pub mod denial_counts;
+pub(crate) mod dry_run;
 pub(crate) mod evictions;
 mod exempt;
 mod graceful_deletion;
@@ -15,6 +16,7 @@ mod namespace_label;
 mod overlap;
 mod own_requests;
 pub(crate) mod persistentvolumeclaims;
+pub(crate) mod poddecorations;
 pub(crate) mod pods;
 pub mod policies;
 pub(crate) mod resourcecontexts;
@@ -23,6 +25,8 @@ pub mod review;
 pub mod routes;
 mod rule_check;
 pub(crate) mod rules;
+mod size_limit;
+mod spec_review;
 mod stored_pod;
 
 #[cfg(test)]
@@ -51,6 +55,12 @@ pub fn handlers(context: &Arc<AdmissionContext>) -> Vec<(&'static str, Arc<dyn H
                 Route::MutateCollaSets => Arc::new(collasets::CollaSetMutator(context)),
                 Route::MarkOrphaningCollaSets => Arc::new(collasets::OrphanAnnotator),
                 Route::ValidateCollaSets => Arc::new(collasets::CollaSetValidator(context)),
+                Route::MutatePodDecorations => {
+                    Arc::new(poddecorations::PodDecorationMutator(context))
+                }
+                Route::ValidatePodDecorations => {
+                    Arc::new(poddecorations::PodDecorationValidator(context))
+                }
                 Route::ValidateResourceContexts => {
                     Arc::new(resourcecontexts::ResourceContextValidator)
                 }

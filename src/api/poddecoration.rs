@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use super::{lenient, schema};
 
+/// Default of `spec.historyLimit`.
+pub const HISTORY_LIMIT: i32 = 20;
+
 /// The additions and the Pods that get them.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -33,7 +36,7 @@ use super::{lenient, schema};
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 pub struct PodDecorationSpec {
-    /// Number of unused revisions that are retained; 20 when absent.
+    /// Number of unused revisions that are retained; 20 when absent or 0.
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_limit: Option<i32>,
@@ -185,7 +188,7 @@ lenient::string_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = schema::rules(PRIMARY_RULES)))]
 pub struct PrimaryContainerPatch {
-    /// Which containers are changed; All when absent.
+    /// Which containers are changed; when absent, ByName if there is a name, and All otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_policy: Option<TargetPolicy>,
     /// Name of the container, for ByName.
@@ -209,6 +212,18 @@ pub struct PrimaryContainerPatch {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub volume_mounts: Vec<Value>,
+}
+
+impl PrimaryContainerPatch {
+    /// The policy, or its default. An empty policy counts as absent.
+    pub fn effective_target_policy(&self) -> TargetPolicy {
+        let policy = self.target_policy.clone();
+        let policy = policy.filter(|policy| !policy.as_str().is_empty());
+        policy.unwrap_or(match self.name.as_deref() {
+            None | Some("") => TargetPolicy::All,
+            Some(_) => TargetPolicy::ByName,
+        })
+    }
 }
 
 lenient::string_enum! {

@@ -1,5 +1,6 @@
 //! Labels that a CollaSet, the lifecycle or a user sets on single Pods. A Pod template may not contain them.
-//! A selector may use only those that every Pod of a CollaSet has, and only to require that the label exists.
+//! The selector of a CollaSet may use only those that every Pod of a CollaSet has, and only to require that the label
+//! exists. The selectors of a PodDecoration may use those that no operation changes.
 
 use std::collections::BTreeMap;
 
@@ -34,6 +35,21 @@ const CONTROLLER_KEYS: [&str; 2] = [keys::INSTANCE_ID, keys::REVISION];
 /// Whether a label is reserved for single Pods.
 pub fn is_reserved(key: &str) -> bool {
     RESERVED_KEYS.contains(&key) || Family::parse(key).is_some()
+}
+
+/// Whether a label belongs to the lifecycle, including `service-available`.
+pub fn is_lifecycle_label(key: &str) -> bool {
+    let (prefix, _) = key.split_once('/').unwrap_or_default();
+    let domain = keys::LIFECYCLE_DOMAIN.trim_matches(['.', '/']);
+    prefix
+        .strip_suffix(domain)
+        .is_some_and(|family| family.is_empty() || family.ends_with('.'))
+}
+
+/// Whether a PodDecoration may select Pods by a label. Labels of the lifecycle and the marks of decorations change with
+/// each operation, so they never count.
+pub fn is_selectable_by_decorations(key: &str) -> bool {
+    !is_lifecycle_label(key) && !key.starts_with(keys::DECORATION_DOMAIN)
 }
 
 /// The first reserved label in a selector that would distinguish between Pods of the same CollaSet. Such a

@@ -21,6 +21,8 @@ pub enum Change {
     Workload(String),
     /// A CollaSet changed, or an object that it controls: namespace and name of the CollaSet.
     CollaSet(String, String),
+    /// A PodDecoration changed, or a revision that it controls: namespace and name of the PodDecoration.
+    PodDecoration(String, String),
     /// A webhook configuration of the server changed.
     Registration,
 }

@@ -34,6 +34,8 @@ pub enum WatchedKind {
     ResourceContext,
     /// `policy/v1`.
     PodDisruptionBudget,
+    /// `apps.kusionstack.io/v1alpha1`.
+    PodDecoration,
 }
 
 impl WatchedKind {
@@ -48,12 +50,13 @@ impl WatchedKind {
         WatchedKind::Job,
     ];
 
-    /// The kinds that the controller of CollaSets reads besides Pods.
-    pub const COLLASET_KINDS: [WatchedKind; 4] = [
+    /// The kinds that the controllers of CollaSets and PodDecorations read besides Pods.
+    pub const COLLASET_KINDS: [WatchedKind; 5] = [
         WatchedKind::CollaSet,
         WatchedKind::ControllerRevision,
         WatchedKind::PersistentVolumeClaim,
         WatchedKind::ResourceContext,
+        WatchedKind::PodDecoration,
     ];
 
     /// The kinds that decisions rest on. Nothing is admitted before all of them have been listed.
@@ -111,6 +114,7 @@ impl WatchedKind {
             WatchedKind::PersistentVolumeClaim => "PersistentVolumeClaim",
             WatchedKind::ResourceContext => "ResourceContext",
             WatchedKind::PodDisruptionBudget => "PodDisruptionBudget",
+            WatchedKind::PodDecoration => "PodDecoration",
         }
     }
 
@@ -133,6 +137,7 @@ impl WatchedKind {
             WatchedKind::PersistentVolumeClaim => "/api/v1/persistentvolumeclaims",
             WatchedKind::ResourceContext => "/apis/apps.kusionstack.io/v1alpha1/resourcecontexts",
             WatchedKind::PodDisruptionBudget => "/apis/policy/v1/poddisruptionbudgets",
+            WatchedKind::PodDecoration => "/apis/apps.kusionstack.io/v1alpha1/poddecorations",
         }
     }
 

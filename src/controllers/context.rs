@@ -27,6 +27,8 @@ pub type RuleObjectName = (String, String);
 
 /// A CollaSet: namespace and name.
 pub type CollaSetName = (String, String);
+/// A PodDecoration: namespace and name.
+pub type DecorationName = (String, String);
 
 /// The shared state and clients of the controllers.
 pub struct ControllerContext {
@@ -64,7 +66,7 @@ pub struct ControllerContext {
     pub blocked_lifecycles: Arc<PodWriteFailures>,
     /// Calls to the endpoints of webhook rules.
     pub endpoint_caller: Arc<EndpointCaller>,
-    /// Whether CollaSets are reconciled (feature gate `CollaSets`).
+    /// Whether CollaSets and PodDecorations are reconciled (feature gate `CollaSets`).
     pub collasets: bool,
     /// Whether deletions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,

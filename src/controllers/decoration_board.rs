@@ -5,7 +5,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::DecorationName;
+use crate::cluster::objects::ObjectCaches;
 use crate::domain::decoration::Decoration;
+
+/// Why no Pod is created with a decoration whose last change is in the cache and not published yet.
+const UNPUBLISHED_CHANGE: &str = "its last change is not prepared yet";
 
 /// The published decorations of all namespaces. The plans of CollaSets read PodDecorations only from here, so that all
 /// sets act on the same choice of members.
@@ -49,18 +54,71 @@ impl DecorationBoard {
         let published = board.get(namespace).into_iter().flat_map(BTreeMap::values);
         published.cloned().collect()
     }
+
+    /// The names of all published decorations.
+    pub fn all_names(&self) -> Vec<DecorationName> {
+        let board = self.0.lock();
+        let names = board.iter().flat_map(|(namespace, published)| {
+            let names = published.keys();
+            names.map(|name| (namespace.clone(), name.clone()))
+        });
+        names.collect()
+    }
+}
+
+/// The decorations from which a CollaSet of the namespace may be planned, ordered by name. `None` while a PodDecoration
+/// of the namespace has not been published in this term: without it, a plan would remove the decoration from Pods. When
+/// the last one is published or found gone, all sets of the namespace are enqueued.
+///
+/// - If the cache contains a change that is not published yet, the decoration holds the creation of the Pods that it
+///   selects, so that no Pod gets the former revision. The change is published within milliseconds.
+/// - A decoration whose PodDecoration has left the cache is still included, until the controller of PodDecorations
+///   withdraws it.
+pub fn published_decorations(
+    board: &DecorationBoard,
+    objects: &ObjectCaches,
+    namespace: &str,
+) -> Option<Vec<Arc<Decoration>>> {
+    let cached = objects.decorations.objects_of(namespace);
+    let mut decorations = board.decorations(namespace);
+    for cached in cached {
+        let metadata = &cached.object.metadata;
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let published = decorations.iter_mut().find(|d| d.name == name)?;
+        let is_published = published.generation >= metadata.generation.unwrap_or(0)
+            && Some(&published.uid) == metadata.uid.as_ref();
+        if !is_published && published.hold.is_none() {
+            Arc::make_mut(published).hold = Some(UNPUBLISHED_CHANGE.to_owned());
+        }
+    }
+    Some(decorations)
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
     use super::*;
+    use crate::cluster::objects::{CachedKind, DecorationObject};
 
     fn decoration(name: &str, generation: i64) -> Decoration {
         Decoration {
             name: name.to_owned(),
+            uid: format!("uid-of-{name}"),
             generation,
             ..Decoration::default()
         }
+    }
+
+    fn cache_decoration(objects: &ObjectCaches, name: &str, uid: &str, generation: i64) {
+        let object = json!({ "metadata": {
+            "namespace": "n", "name": name, "uid": uid, "generation": generation,
+            "resourceVersion": generation.to_string(),
+        } });
+        let object: DecorationObject = serde_json::from_str(&object.to_string()).unwrap();
+        let key = object.object_key();
+        objects.decorations.apply(key, object.into_cached());
     }
 
     #[test]
@@ -71,8 +129,58 @@ mod tests {
         assert!(board.publish("n", decoration("a", 2)));
         assert!(board.publish("m", decoration("a", 2)));
         assert_eq!(board.decorations("n"), [decoration("a", 2).into()]);
+        let mut names = board.all_names();
+        names.sort();
+        assert_eq!(
+            names,
+            [("m".into(), "a".into()), ("n".into(), "a".into())]
+        );
         assert!(board.withdraw("n", "a") && !board.withdraw("n", "a"));
         assert_eq!(board.get("n", "a"), None);
         assert_eq!(board.get("m", "a"), Some(decoration("a", 2).into()));
+    }
+
+    #[test]
+    fn sets_wait_until_every_decoration_is_published() {
+        let (board, objects) = (DecorationBoard::default(), ObjectCaches::default());
+        assert_eq!(published_decorations(&board, &objects, "n"), Some(vec![]));
+        cache_decoration(&objects, "a", "uid-of-a", 1);
+        cache_decoration(&objects, "b", "uid-of-b", 1);
+        board.publish("n", decoration("a", 1));
+        assert_eq!(published_decorations(&board, &objects, "n"), None);
+        assert_eq!(published_decorations(&board, &objects, "m"), Some(vec![]));
+        board.publish("n", decoration("b", 1));
+        let both = vec![decoration("a", 1).into(), decoration("b", 1).into()];
+        assert_eq!(published_decorations(&board, &objects, "n"), Some(both));
+    }
+
+    #[test]
+    fn unpublished_change_holds_creations() {
+        let hold_of = |uid: &str, generation, published: Decoration| {
+            let (board, objects) = (DecorationBoard::default(), ObjectCaches::default());
+            cache_decoration(&objects, "a", uid, generation);
+            board.publish("n", published);
+            let decorations = published_decorations(&board, &objects, "n").unwrap();
+            decorations[0].hold.clone()
+        };
+        let unpublished = Some(UNPUBLISHED_CHANGE.to_owned());
+        assert_eq!(hold_of("uid-of-a", 2, decoration("a", 2)), None);
+        assert_eq!(hold_of("uid-of-a", 3, decoration("a", 2)), unpublished);
+        assert_eq!(hold_of("another", 1, decoration("a", 2)), unpublished);
+        let held = Decoration {
+            hold: Some("its revision is refused".into()),
+            ..decoration("a", 2)
+        };
+        assert_eq!(hold_of("uid-of-a", 3, held.clone()), held.hold);
+    }
+
+    #[test]
+    fn uncached_decoration_stays_until_withdrawn() {
+        let (board, objects) = (DecorationBoard::default(), ObjectCaches::default());
+        board.publish("n", decoration("a", 1));
+        let published = published_decorations(&board, &objects, "n");
+        assert_eq!(published, Some(vec![decoration("a", 1).into()]));
+        board.withdraw("n", "a");
+        assert_eq!(published_decorations(&board, &objects, "n"), Some(vec![]));
     }
 }

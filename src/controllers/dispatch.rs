@@ -6,6 +6,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::decoration_board::DecorationBoard;
 use super::wait_queue::WaitQueue;
 use super::{ControllerContext, Queues};
 use crate::api::keys;
@@ -19,12 +20,13 @@ pub async fn run_dispatcher(
     context: Arc<ControllerContext>,
     queues: Arc<Queues>,
     wait_queue: Arc<WaitQueue>,
+    board: Arc<DecorationBoard>,
     stop: CancellationToken,
 ) {
     let index = &context.index;
     let mut changes = index.changes().subscribe();
     tokio::select! { () = stop.cancelled() => return, () = index.wait_listed() => {} }
-    enqueue_all(&context, &queues);
+    enqueue_all(&context, &queues, &board);
     loop {
         let change =
             tokio::select! { () = stop.cancelled() => return, change = changes.recv() => change };
@@ -39,14 +41,14 @@ pub async fn run_dispatcher(
                     "missed changes of the index; enqueueing all objects again"
                 );
                 wait_queue.mark_all_changed();
-                enqueue_all(&context, &queues);
+                enqueue_all(&context, &queues, &board);
             }
             Err(RecvError::Closed) => return,
         }
     }
 }
 
-fn enqueue_all(context: &ControllerContext, queues: &Queues) {
+fn enqueue_all(context: &ControllerContext, queues: &Queues, board: &DecorationBoard) {
     let (index, objects) = (&context.index, &context.objects);
     let state = index.read_state();
     for (name, namespace) in state.namespaces() {
@@ -64,6 +66,10 @@ fn enqueue_all(context: &ControllerContext, queues: &Queues) {
     for pool in objects.pools.all_names() {
         queues.collasets.add(pool); // as if for the set of this name, which may be gone
     }
+    let published = board.all_names().into_iter(); // a PodDecoration may be gone whose deletion was missed
+    for decoration in objects.decorations.all_names().into_iter().chain(published) {
+        queues.decorations.add(decoration);
+    }
 }
 
 fn enqueue_change(context: &ControllerContext, queues: &Queues, change: Change) {
@@ -79,7 +85,11 @@ fn enqueue_change(context: &ControllerContext, queues: &Queues, change: Change) 
             queues.namespaces.add(namespace.clone());
             queues.rules.add((namespace, name));
         }
-        Change::CollaSet(namespace, name) => queues.collasets.add((namespace, name)),
+        Change::CollaSet(namespace, name) => {
+            enqueue_decorations(context, queues, &namespace);
+            queues.collasets.add((namespace, name));
+        }
+        Change::PodDecoration(namespace, name) => queues.decorations.add((namespace, name)),
         Change::Registration => enqueue_all_rules(index, queues),
         Change::Namespace(namespace) => {
             enqueue_rules(index, queues, &namespace); // the status says whether it is enforced
@@ -95,7 +105,7 @@ fn mark_wait_queue_changed(wait_queue: &WaitQueue, change: &Change) {
         | Change::Rule(namespace, _)
         | Change::Namespace(namespace)
         | Change::Workload(namespace) => wait_queue.mark_changed(namespace),
-        Change::CollaSet(..) | Change::Registration => {}
+        Change::CollaSet(..) | Change::PodDecoration(..) | Change::Registration => {}
     }
 }
 
@@ -126,6 +136,14 @@ fn enqueue_including_sets(
     }
     for set in sets {
         queues.collasets.add((namespace.to_owned(), set));
+    }
+}
+
+/// Enqueues all PodDecorations of a namespace, because a CollaSet of the namespace or one of its objects has changed. A
+/// change of a Pod is also a change of its CollaSet.
+fn enqueue_decorations(context: &ControllerContext, queues: &Queues, namespace: &str) {
+    for name in context.objects.decorations.names_where(namespace, |_| true) {
+        queues.decorations.add((namespace.to_owned(), name));
     }
 }
 

@@ -2,6 +2,7 @@
 //! the result. The guarantee does not need the controllers.
 
 mod api_calls;
+mod cache_waits;
 pub(crate) mod collaset;
 mod context;
 mod decoration_board;
@@ -11,9 +12,12 @@ pub(crate) mod lifecycle;
 pub(crate) mod namespaces;
 pub(crate) mod pod_deletion;
 mod pod_write_failures;
+mod poddecoration;
 mod queues;
+mod requests;
 pub mod rule_endpoints;
 pub(crate) mod rules;
+mod status_patch;
 mod step_writes;
 mod wait_events;
 mod wait_queue;
@@ -26,7 +30,8 @@ use tracing::{Instrument, error_span};
 
 use crate::cluster::work_queue::StopTokens;
 
-pub use context::{CollaSetName, ControllerContext, PodKey, RuleObjectName};
+pub use context::{CollaSetName, ControllerContext, DecorationName, PodKey, RuleObjectName};
+use decoration_board::DecorationBoard;
 pub use pod_write_failures::PodWriteFailures;
 pub use queues::{ControllerFigures, ControllerStats, Queues};
 
@@ -41,13 +46,21 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
         poddeletion: deletion_queue,
         rules: rule_queue,
         collasets: collaset_queue,
+        decorations: decoration_queue,
         namespaces: namespace_queue,
     } = &*queues;
     let wait_queue = wait_queue::WaitQueue::new(&context, &queues, &stop);
     let lifecycle =
         lifecycle::LifecycleController::new(Arc::clone(&context), Arc::clone(&wait_queue));
     let rules = rules::RuleController::new(&context, &queues, &wait_queue, &stop);
-    let collasets = collaset::CollaSetController::new(Arc::clone(&context));
+    let board = Arc::<DecorationBoard>::default();
+    let collasets =
+        collaset::CollaSetController::new(Arc::clone(&context), Arc::clone(&board));
+    let decorations = poddecoration::PodDecorationController::new(
+        Arc::clone(&context),
+        Arc::clone(&board),
+        Arc::clone(&queues),
+    );
     let deletion = context.clone();
     let namespaces = namespaces::NamespaceController::new(Arc::clone(&context));
     let start = Arc::clone(&rules);
@@ -58,6 +71,7 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
             Arc::clone(&context),
             Arc::clone(&queues),
             wait_queue,
+            board,
             stop.clone()
         ),
         Arc::clone(lifecycle_queue).run_workers(16, ends.clone(), move |key| {
@@ -76,6 +90,11 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
             let collasets = Arc::clone(&collasets);
             let span = error_span!("collaset", namespace = %name.0, name = %name.1);
             async move { collasets.reconcile(name).await }.instrument(span)
+        }),
+        Arc::clone(decoration_queue).run_workers(4, ends.clone(), move |name| {
+            let decorations = Arc::clone(&decorations);
+            let span = error_span!("poddecoration", namespace = %name.0, name = %name.1);
+            async move { decorations.reconcile(name).await }.instrument(span)
         }),
         Arc::clone(namespace_queue).run_workers(2, ends.clone(), move |key| {
             let namespaces = Arc::clone(&namespaces);

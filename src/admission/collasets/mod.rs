@@ -1,12 +1,10 @@
 //! Reviews CollaSets: sets defaults, and validates the spec with the help of the API server.
 
-mod dry_run;
 mod former_pvcs;
 mod orphaning;
 mod partition;
 mod pool_limits;
-pub(crate) mod probe;
-mod size_limit;
+mod probe;
 mod unbounded_update;
 mod warnings;
 
@@ -15,18 +13,18 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation};
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::context::AdmissionContext;
-use super::responses;
+use super::dry_run::{self, DryRunReport};
 use super::review::{Handler, Request, Verdict};
+use super::spec_review::{ReviewedMetadata, SpecFindings, is_reviewed};
+use super::{responses, size_limit};
 use crate::api::collaset::CollaSetSpec;
 use crate::api::{defaults, validation};
-use dry_run::DryRunReport;
 pub use orphaning::OrphanAnnotator;
 
 const KIND: &str = "CollaSet";
@@ -95,7 +93,7 @@ impl Handler for CollaSetMutator {
     }
 
     fn deny_excessive(&self, request: &Request, why: &str) -> Verdict {
-        size_limit::deny_excessive(request, why)
+        size_limit::deny_excessive(KIND, request, why)
     }
 
     fn bytes_per_value(&self) -> usize {
@@ -146,7 +144,7 @@ impl Handler for CollaSetValidator {
     }
 
     fn deny_excessive(&self, request: &Request, why: &str) -> Verdict {
-        size_limit::deny_excessive(request, why)
+        size_limit::deny_excessive(KIND, request, why)
     }
 
     fn bytes_per_value(&self) -> usize {
@@ -159,7 +157,7 @@ impl Handler for CollaSetValidator {
 fn omitted_replicas(request: &Request, new: &ReviewedCollaSet) -> Option<i32> {
     let old =
         responses::parse_object::<ReviewedCollaSet>(request.old_object.as_deref(), KIND).ok()?;
-    let is_omitted = new.metadata.deletion_timestamp.is_none() && new.spec.replicas.is_none();
+    let is_omitted = !new.metadata.is_being_deleted() && new.spec.replicas.is_none();
     old.spec.replicas.filter(|_| is_omitted)
 }
 
@@ -167,7 +165,7 @@ fn omitted_replicas(request: &Request, new: &ReviewedCollaSet) -> Option<i32> {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ReviewedCollaSet {
-    metadata: CollaSetMetadata,
+    metadata: ReviewedMetadata,
     spec: CollaSetSpec,
     status: Option<RolloutProgress>,
 }
@@ -181,27 +179,6 @@ struct RolloutProgress {
     updated_replicas: usize,
     current_revision: String,
     updated_revision: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct CollaSetMetadata {
-    name: Option<String>,
-    generation: i64,
-    generate_name: Option<String>,
-    deletion_timestamp: Option<IgnoredAny>,
-}
-
-/// A stand-in of the same length for the suffix that the API server adds to a `generateName`.
-const GENERATED_SUFFIX: &str = "xxxxx";
-
-impl CollaSetMetadata {
-    /// The name, or a text as long as the name that the API server will generate.
-    fn known_name(&self) -> String {
-        let name = self.name.clone().filter(|name| !name.is_empty());
-        let prefix = self.generate_name.as_deref().unwrap_or_default();
-        name.unwrap_or_else(|| format!("{prefix}{GENERATED_SUFFIX}"))
-    }
 }
 
 impl ReviewedCollaSet {
@@ -248,15 +225,13 @@ struct SpecChange {
 }
 
 impl SpecChange {
-    /// The change that a request makes. `None` if the spec is unchanged or the object is being deleted: requests that
-    /// do not change the spec must always be possible.
+    /// The change that a request makes. `None` if the spec is not to be validated.
     fn from_request(new: ReviewedCollaSet, request: &Request) -> Option<SpecChange> {
         let old = request.old_object.as_deref();
         let old =
             old.and_then(|raw| responses::parse_object::<ReviewedCollaSet>(Some(raw), KIND).ok());
-        let unchanged = old.as_ref().is_some_and(|old| old.spec == new.spec);
-        let is_reviewed = !unchanged && new.metadata.deletion_timestamp.is_none();
-        is_reviewed.then(|| {
+        let old_spec = old.as_ref().map(|old| &old.spec);
+        is_reviewed(&new.metadata, old_spec, &new.spec).then(|| {
             let former = old.as_ref().map(|old| &old.spec);
             let mut warnings = validation::collaset::warnings(former, &new.spec);
             warnings.extend(warnings::spec_warnings(former, &new.spec));
@@ -320,25 +295,14 @@ impl SpecChange {
         report
     }
 
-    fn into_verdict(self, mut errors: validation::FieldErrors, report: DryRunReport) -> Verdict {
-        errors.extend(report.errors);
-        if !errors.is_empty() {
-            let generated = self.new.metadata.generate_name.as_deref();
-            let name = Some(self.name()).filter(|n| !n.is_empty()).or(generated);
-            return responses::deny_invalid(KIND, name.unwrap_or_default(), &errors);
-        }
-        // An update is allowed although the templates could not be tried. Otherwise a failing dry run would block a
-        // rollback.
-        let untried = match report.unknown {
-            Some(reason) if self.old.is_none() => {
-                return responses::deny_unchecked(CHECKED_SUBJECT, &reason);
-            }
-            reason => reason.map(|reason| format!("the templates were not tried: {reason}")),
+    fn into_verdict(self, errors: validation::FieldErrors, report: DryRunReport) -> Verdict {
+        let findings = SpecFindings {
+            errors,
+            report,
+            warnings: self.warnings,
+            is_new: self.old.is_none(),
         };
-        let warnings = self.warnings.into_iter().chain(report.warnings);
-        warnings
-            .chain(untried)
-            .fold(Verdict::allow(), Verdict::with_warning)
+        findings.into_verdict(KIND, &self.new.metadata)
     }
 }
 

@@ -1,69 +1,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::convert::Infallible;
-use std::time::Duration;
-
-use http::Response;
-use http_body_util::BodyExt;
-use kube::Client;
-use kube::client::Body;
-use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
-
-/// An API server that gives the same answer to every dry run.
-struct FakeApiServer {
-    context: Arc<AdmissionContext>,
-    /// URI and body of each request that it received.
-    requests: Arc<Mutex<Vec<(String, Value)>>>,
-}
+use crate::admission::dry_run::fake_api_server::{FakeApiServer, deadline, denied};
 
 impl FakeApiServer {
-    /// With `None`, the server never answers.
-    fn with_answer(answer: Option<(u16, Value)>) -> FakeApiServer {
-        let requests = Arc::new(Mutex::new(Vec::new()));
-        let received = Arc::clone(&requests);
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            let (received, answer) = (Arc::clone(&received), answer.clone());
-            async move {
-                let (head, body) = request.into_parts();
-                assert_eq!(head.method, http::Method::POST);
-                let body = body.collect().await.unwrap().to_bytes();
-                received
-                    .lock()
-                    .push((head.uri.to_string(), serde_json::from_slice(&body).unwrap()));
-                let Some((code, body)) = answer else {
-                    return std::future::pending().await;
-                };
-                let response = Response::builder()
-                    .status(code)
-                    .header("warning", "299 - \"unknown field \\\"spec.newer\\\"\"");
-                Ok::<_, Infallible>(
-                    response
-                        .body(Body::from(body.to_string().into_bytes()))
-                        .unwrap(),
-                )
-            }
-        });
-        let context = AdmissionContext::at_epoch(Client::new(service, "default"));
-        FakeApiServer {
-            context: Arc::new(context),
-            requests,
-        }
-    }
-
-    fn accepting_all() -> FakeApiServer {
-        FakeApiServer::with_answer(Some((201, json!({}))))
-    }
-
-    fn refusing(code: u16, message: &str, causes: Value) -> FakeApiServer {
-        let details = json!({ "causes": causes });
-        let status =
-            json!({ "status": "Failure", "code": code, "message": message, "details": details });
-        FakeApiServer::with_answer(Some((code, status)))
-    }
-
     async fn mutate(&self, request: &Request) -> Verdict {
         CollaSetMutator(Arc::clone(&self.context))
             .review(request, deadline())
@@ -75,14 +17,6 @@ impl FakeApiServer {
             .review(request, deadline())
             .await
     }
-
-    fn request_count(&self) -> usize {
-        self.requests.lock().len()
-    }
-}
-
-fn deadline() -> Instant {
-    Instant::now() + Duration::from_secs(9)
 }
 
 /// A valid CollaSet with `part` merged into its spec.
@@ -121,10 +55,6 @@ fn create(part: Value) -> Request {
 
 fn update(old: Value, new: Value) -> Request {
     request(Some(collaset_json(old)), collaset_json(new), false)
-}
-
-fn denied(verdict: &Verdict) -> (u16, &str, &str) {
-    (verdict.code(), verdict.reason(), verdict.message())
 }
 
 #[tokio::test]

@@ -40,6 +40,8 @@ routes! {
     MutatePodTransitionRules,
     /// CollaSets, before they are stored.
     MutateCollaSets,
+    /// PodDecorations, before they are stored.
+    MutatePodDecorations,
     /// CollaSets that are being deleted and leave their Pods.
     MarkOrphaningCollaSets,
     /// Updates and deletions of Pods.
@@ -48,6 +50,8 @@ routes! {
     ValidatePodTransitionRules,
     /// CollaSets, after all mutating webhooks.
     ValidateCollaSets,
+    /// PodDecorations, after all mutating webhooks.
+    ValidatePodDecorations,
     /// ResourceContexts.
     ValidateResourceContexts,
     /// Deletions of PVCs.
@@ -73,22 +77,26 @@ impl Route {
             Route::MutateEvictions => "/mutate/evictions",
             Route::MutatePodTransitionRules => "/mutate/podtransitionrules",
             Route::MutateCollaSets => "/mutate/collasets",
+            Route::MutatePodDecorations => "/mutate/poddecorations",
             Route::MarkOrphaningCollaSets => "/mutate/leaving-collasets",
             Route::ValidatePods => "/validate/pods",
             Route::ValidatePodTransitionRules => "/validate/podtransitionrules",
             Route::ValidateCollaSets => "/validate/collasets",
+            Route::ValidatePodDecorations => "/validate/poddecorations",
             Route::ValidateResourceContexts => "/validate/resourcecontexts",
             Route::ValidatePvcDeletions => "/validate/persistentvolumeclaims",
             Route::ValidatePvcCollections => "/validate/collected-persistentvolumeclaims",
         }
     }
 
-    /// Whether the route is only for CollaSets and the objects that belong to them (feature gate `CollaSets`).
+    /// Whether the route is only for CollaSets, and for the objects that belong to them or decorate their Pods (feature gate `CollaSets`).
     pub const fn is_for_collasets(self) -> bool {
         match self {
             Route::MutateCollaSets
+            | Route::MutatePodDecorations
             | Route::MarkOrphaningCollaSets
             | Route::ValidateCollaSets
+            | Route::ValidatePodDecorations
             | Route::ValidateResourceContexts
             | Route::ValidatePvcDeletions
             | Route::ValidatePvcCollections => true,
@@ -107,10 +115,12 @@ impl Route {
             | Route::MutateEvictions
             | Route::MutatePodTransitionRules
             | Route::MutateCollaSets
+            | Route::MutatePodDecorations
             | Route::MarkOrphaningCollaSets => WebhookKind::Mutating,
             Route::ValidatePods
             | Route::ValidatePodTransitionRules
             | Route::ValidateCollaSets
+            | Route::ValidatePodDecorations
             | Route::ValidateResourceContexts
             | Route::ValidatePvcDeletions
             | Route::ValidatePvcCollections => WebhookKind::Validating,

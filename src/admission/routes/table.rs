@@ -83,6 +83,7 @@ const COLLASETS_UPDATES: &[WebhookMatchRule] = &[WebhookMatchRule {
     operations: &["UPDATE"],
     ..own_kind_rule("collasets")
 }];
+const PODDECORATIONS: &[WebhookMatchRule] = &[own_kind_rule("poddecorations")];
 const PVC_DELETES: &[WebhookMatchRule] = &[WebhookMatchRule {
     group: "",
     version: "v1",
@@ -208,6 +209,19 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 10,
         conditions: &[Condition::SpecChanged],
     },
+    // The same for PodDecorations. Controllers use the same defaults for absent fields.
+    Webhook {
+        name: "poddecoration.apps.kusionstack.io",
+        route: Route::MutatePodDecorations,
+        rules: PODDECORATIONS,
+        managed_only: false,
+        namespaces: NamespaceScope::All,
+        must_answer: false,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[Condition::SpecChanged],
+    },
     // Records that the deletion of a set leaves its Pods. Without the record, the set would delete its Pods once the
     // Kubernetes garbage collector has removed the finalizer `orphan`. The garbage collector retries, and without a
     // server no controller would complete the deletion anyway.
@@ -317,6 +331,20 @@ pub const WEBHOOKS: &[Webhook] = &[
         name: "collaset.validate.apps.kusionstack.io",
         route: Route::ValidateCollaSets,
         rules: COLLASETS,
+        managed_only: false,
+        namespaces: NamespaceScope::All,
+        must_answer: true,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[Condition::SpecChanged],
+    },
+    // A PodDecoration with which no Pod can be created would hold every Pod that it selects, so it must be denied before
+    // it is stored. Deletions, and changes of finalizers and of the status, are never sent.
+    Webhook {
+        name: "poddecoration.validate.apps.kusionstack.io",
+        route: Route::ValidatePodDecorations,
+        rules: PODDECORATIONS,
         managed_only: false,
         namespaces: NamespaceScope::All,
         must_answer: true,

@@ -86,10 +86,13 @@ fn webhooks_that_fail_closed_without_rules_touch_few_requests() {
         })
     {
         assert!(
-            w.rules.iter().all(
-                |r| ["podtransitionrules", "collasets", "persistentvolumeclaims"]
-                    .contains(&r.resource)
-            ),
+            w.rules.iter().all(|r| [
+                "podtransitionrules",
+                "collasets",
+                "poddecorations",
+                "persistentvolumeclaims"
+            ]
+            .contains(&r.resource)),
             "{}",
             w.name
         );
@@ -133,7 +136,13 @@ fn pod_creation_succeeds_while_server_is_down() {
 #[test]
 fn webhooks_that_write_or_call_others_have_longer_timeout() {
     for w in WEBHOOKS {
-        let asks = [Route::MutateCollaSets, Route::ValidateCollaSets].contains(&w.route);
+        let sends_dry_runs = [
+            Route::MutateCollaSets,
+            Route::ValidateCollaSets,
+            Route::MutatePodDecorations,
+            Route::ValidatePodDecorations,
+        ];
+        let asks = sends_dry_runs.contains(&w.route);
         assert_eq!(
             w.timeout_seconds,
             if w.writes || asks { 10 } else { 5 },

@@ -2,6 +2,7 @@
 //! type would drop fields that this version does not know.
 
 mod collaset;
+mod poddecoration;
 mod podtransitionrule;
 
 use json_patch::jsonptr::PointerBuf;
@@ -9,6 +10,7 @@ use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
 pub use collaset::default_collaset;
+pub use poddecoration::default_poddecoration;
 pub use podtransitionrule::default_podtransitionrule;
 
 /// Adds `value` as `key` of the object at `path`, if there is no such key or it is null.

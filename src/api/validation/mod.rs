@@ -4,7 +4,9 @@
 pub mod collaset;
 pub mod endpoint;
 mod errors;
+pub mod poddecoration;
 pub mod podtransitionrule;
 pub mod resourcecontext;
+mod values;
 
 pub use errors::{FieldError, FieldErrors, truncate_value};

@@ -1,15 +1,17 @@
-//! Tells when the caches of CollaSets and their objects have reached a position.
+//! Tells when the caches of CollaSets, their objects and PodDecorations have reached a position.
 
 use std::sync::Arc;
 
 use kube::Client;
 
-use super::{CachedKind, CollaSetObject, PvcObject, ResourceContextObject, RevisionObject};
+use super::{
+    CachedKind, CollaSetObject, DecorationObject, PvcObject, ResourceContextObject, RevisionObject,
+};
 use crate::cluster::list_position::{self, PositionError};
 use crate::cluster::request_path;
 use crate::cluster::watch_health::{WatchHealth, WatchRegistry};
 
-/// A position for each cache of CollaSets and their objects.
+/// A position for each cache of CollaSets, their objects and PodDecorations.
 pub struct CachePositions(Vec<(Arc<WatchHealth>, u64)>);
 
 impl CachePositions {
@@ -37,6 +39,7 @@ pub async fn read_positions(
         RevisionObject::KIND.path(),
         PvcObject::KIND.path(),
         ResourceContextObject::KIND.path(),
+        DecorationObject::KIND.path(),
     ];
     let read_position = |path| async move {
         let Some(health) = watch_registry.find_by_path(path) else {

@@ -11,9 +11,11 @@ use super::object_cache::{ObjectCache, ObjectKey};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::resourcecontext::ResourceContextSpec;
+use crate::cluster::changes::Change;
 use crate::cluster::kind::WatchedKind;
 use crate::cluster::owner_sizes::workload_json::WorkloadObject;
 use crate::domain::collaset::observed::{InstancePool, Pvc, Revision};
+use crate::domain::decoration::labels::is_decoration;
 use crate::domain::pod::{Owner, PodMetadata};
 
 /// A cached kind.
@@ -34,14 +36,10 @@ pub trait CachedKind: DeserializeOwned + Send + 'static {
     /// The fields that the cache keeps. `None` if the cache does not keep this object.
     fn into_cached(self) -> Option<Self::Cached>;
 
-    /// Names of the CollaSets that a change of the object affects: its controller, or all CollaSets of the namespace if
-    /// it has no controller.
-    fn affected_collasets(metadata: &PodMetadata, objects: &ObjectCaches) -> Vec<String> {
-        match controller(metadata) {
-            Some(owner) if owner.is_collaset() => vec![owner.name.clone()],
-            Some(_) => Vec::new(),
-            None => objects.sets.names_where(&metadata.namespace, |_| true),
-        }
+    /// What listeners must know about a change of the object: its controller, or all CollaSets of the namespace if it
+    /// has no controller.
+    fn affected(metadata: &PodMetadata, objects: &ObjectCaches) -> Vec<Change> {
+        affected_by_controller(metadata, objects)
     }
 
     /// The identity and the version of the object.
@@ -57,6 +55,22 @@ pub trait CachedKind: DeserializeOwned + Send + 'static {
     }
 }
 
+fn affected_by_controller(metadata: &PodMetadata, objects: &ObjectCaches) -> Vec<Change> {
+    let namespace = &metadata.namespace;
+    let sets = match controller(metadata) {
+        Some(owner) if owner.is_collaset() => vec![owner.name.clone()],
+        Some(_) => Vec::new(),
+        None => objects.sets.names_where(namespace, |_| true),
+    };
+    collaset_changes(namespace, sets)
+}
+
+fn collaset_changes(namespace: &str, sets: Vec<String>) -> Vec<Change> {
+    let sets = sets.into_iter();
+    sets.map(|name| Change::CollaSet(namespace.to_owned(), name))
+        .collect()
+}
+
 fn controller(metadata: &PodMetadata) -> Option<&Owner> {
     metadata.owner_references.iter().find(|o| o.controller)
 }
@@ -64,6 +78,11 @@ fn controller(metadata: &PodMetadata) -> Option<&Owner> {
 /// Whether a CollaSet controls the object, or the object has no controller.
 fn is_controlled_by_collaset(metadata: &PodMetadata) -> bool {
     controller(metadata).is_none_or(Owner::is_collaset)
+}
+
+/// Whether the cache keeps a revision: a CollaSet or a PodDecoration controls it, or it has no controller.
+fn is_kept_revision(metadata: &PodMetadata) -> bool {
+    controller(metadata).is_none_or(|owner| owner.is_collaset() || is_decoration(owner))
 }
 
 fn controller_uid(metadata: &PodMetadata) -> Option<String> {
@@ -121,8 +140,11 @@ impl CachedKind for CollaSetObject {
         Some(set)
     }
 
-    fn affected_collasets(metadata: &PodMetadata, _: &ObjectCaches) -> Vec<String> {
-        vec![metadata.name.clone()]
+    fn affected(metadata: &PodMetadata, _: &ObjectCaches) -> Vec<Change> {
+        vec![Change::CollaSet(
+            metadata.namespace.clone(),
+            metadata.name.clone(),
+        )]
     }
 }
 
@@ -133,7 +155,7 @@ pub struct RevisionObject {
     metadata: PodMetadata,
     revision: i64,
     /// Null if the cache does not keep the revision. The revisions of StatefulSets and DaemonSets are often many more
-    /// than those of CollaSets.
+    /// than those of CollaSets and PodDecorations.
     data: Value,
 }
 
@@ -148,7 +170,7 @@ struct WholeRevision {
 
 impl From<WholeRevision> for RevisionObject {
     fn from(whole: WholeRevision) -> Self {
-        let data = is_controlled_by_collaset(&whole.metadata)
+        let data = is_kept_revision(&whole.metadata)
             .then(|| serde_json::from_str(whole.data.get()).ok());
         RevisionObject {
             metadata: whole.metadata,
@@ -172,7 +194,7 @@ impl CachedKind for RevisionObject {
     }
 
     fn into_cached(self) -> Option<Revision> {
-        is_controlled_by_collaset(&self.metadata).then(|| Revision {
+        is_kept_revision(&self.metadata).then(|| Revision {
             stable: self
                 .metadata
                 .annotations
@@ -188,6 +210,21 @@ impl CachedKind for RevisionObject {
             data: self.data,
             labels: self.metadata.labels,
         })
+    }
+
+    /// As for other kinds. In addition, a revision that a PodDecoration controls affects this PodDecoration, and a
+    /// revision without a controller affects all PodDecorations of the namespace: any of them may have lost it.
+    fn affected(metadata: &PodMetadata, objects: &ObjectCaches) -> Vec<Change> {
+        let namespace = &metadata.namespace;
+        let mut affected = affected_by_controller(metadata, objects);
+        let decorations = match controller(metadata) {
+            Some(owner) if is_decoration(owner) => vec![owner.name.clone()],
+            Some(_) => Vec::new(),
+            None => objects.decorations.names_where(namespace, |_| true),
+        };
+        let decorations = decorations.into_iter();
+        affected.extend(decorations.map(|name| Change::PodDecoration(namespace.clone(), name)));
+        affected
     }
 }
 
@@ -260,13 +297,14 @@ impl CachedKind for ResourceContextObject {
         })
     }
 
-    /// Names of the CollaSets that use the ResourceContext. If none uses it, the name of the ResourceContext is
-    /// returned: a CollaSet of this name may have been deleted and have left it behind.
-    fn affected_collasets(metadata: &PodMetadata, objects: &ObjectCaches) -> Vec<String> {
+    /// The CollaSets that use the ResourceContext. If none uses it, the CollaSet of its name: this CollaSet may have
+    /// been deleted and have left the ResourceContext behind.
+    fn affected(metadata: &PodMetadata, objects: &ObjectCaches) -> Vec<Change> {
         let users = objects.collasets_using_context(&metadata.namespace, &metadata.name);
-        match users.is_empty() {
+        let users = match users.is_empty() {
             true => vec![metadata.name.clone()],
             false => users,
-        }
+        };
+        collaset_changes(&metadata.namespace, users)
     }
 }

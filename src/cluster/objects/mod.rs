@@ -1,9 +1,10 @@
-//! Caches the objects that the controllers of workloads read besides Pods: whole CollaSets, and their
-//! ControllerRevisions, PersistentVolumeClaims and ResourceContexts. Each kind has one watch. Admission does not use
+//! Caches the objects that the controllers of workloads read besides Pods: whole CollaSets and PodDecorations, and
+//! their ControllerRevisions, PersistentVolumeClaims and ResourceContexts. Each kind has one watch. Admission does not use
 //! these caches.
 
 pub(crate) mod cache_positions;
 mod cached_kind;
+mod decoration_object;
 pub mod object_cache;
 pub(crate) mod object_requests;
 
@@ -13,19 +14,22 @@ use crate::domain::collaset::observed::{InstancePool, Pvc, Revision, pool_name};
 pub use cached_kind::{
     CachedKind, CollaSetObject, PvcObject, ResourceContextObject, RevisionObject,
 };
+pub use decoration_object::{CachedDecoration, DecorationObject};
 use object_cache::ObjectCache;
 
-/// The caches of CollaSets and their objects.
+/// The caches of CollaSets, PodDecorations and their objects.
 #[derive(Debug, Default)]
 pub struct ObjectCaches {
     /// CollaSets.
     pub sets: ObjectCache<CollaSet>,
-    /// ControllerRevisions that a CollaSet controls or that have no controller.
+    /// ControllerRevisions that a CollaSet or a PodDecoration controls, or that have no controller.
     pub revisions: ObjectCache<Revision>,
     /// PersistentVolumeClaims with `kusionstack.io/control=true` that a CollaSet controls or that have no controller.
     pub pvcs: ObjectCache<Pvc>,
     /// ResourceContexts.
     pub pools: ObjectCache<InstancePool>,
+    /// PodDecorations, including those whose spec can't be read.
+    pub decorations: ObjectCache<CachedDecoration>,
 }
 
 impl ObjectCaches {

@@ -2,7 +2,7 @@
 //! state that is older than its own last write. The newest resourceVersion wins, and a deleted object does not come
 //! back.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -77,6 +77,18 @@ impl<T> ObjectCache<T> {
         let names = namespace_cache.controlled.get(uid).into_iter().flatten();
         names
             .filter_map(|name| Some(Arc::clone(&namespace_cache.names.get(name)?.1)))
+            .collect()
+    }
+
+    /// The objects of a namespace, in the order of their names.
+    pub fn objects_of(&self, namespace: &str) -> Vec<Arc<T>> {
+        let state = self.state.read();
+        let namespace_cache = state.namespaces.get(namespace);
+        let names = namespace_cache.map(|namespace_cache| namespace_cache.names.iter());
+        let sorted: BTreeMap<_, _> = names.into_iter().flatten().collect();
+        sorted
+            .into_values()
+            .map(|(_, object)| Arc::clone(object))
             .collect()
     }
 

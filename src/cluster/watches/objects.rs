@@ -1,7 +1,7 @@
-//! Puts CollaSets and their objects from the watch of their kind into its cache, and notifies the CollaSets that a
-//! change affects.
+//! Puts CollaSets, PodDecorations and their objects from the watch of their kind into its cache, and tells listeners
+//! which CollaSets and PodDecorations a change affects.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::marker::PhantomData;
 
 use super::owners::OwnerSink;
@@ -26,20 +26,17 @@ impl<W: CachedKind> CacheSink<W> {
         }
     }
 
-    fn notify(&self, sets: impl IntoIterator<Item = (String, String)>) {
-        for (namespace, name) in sets {
-            self.caches
-                .changes
-                .notify(Change::CollaSet(namespace, name));
+    fn notify(&self, changes: impl IntoIterator<Item = Change>) {
+        for change in changes {
+            self.caches.changes.notify(change);
         }
     }
 
-    /// Replaces the objects of the cache. Returns the CollaSets that the change affects. The kind is not yet marked as
-    /// listed.
-    fn fill_cache(&self, objects: Vec<W>, version: u64) -> BTreeSet<(String, String)> {
-        let mut affected = BTreeSet::new();
+    /// Replaces the objects of the cache. Returns the changes to notify. The kind is not yet marked as listed.
+    fn fill_cache(&self, objects: Vec<W>, version: u64) -> HashSet<Change> {
+        let mut affected = HashSet::new();
         for object in &objects {
-            affected.extend(self.affected_collaset_keys(object.metadata()));
+            affected.extend(self.affected(object.metadata()));
         }
         let cached = objects
             .into_iter()
@@ -47,7 +44,7 @@ impl<W: CachedKind> CacheSink<W> {
             .collect();
         for key in W::object_cache(&self.caches.objects).replace(cached, version) {
             // The controller of an object that was deleted before we saw it is unknown; treat it as absent.
-            affected.extend(self.affected_collaset_keys(&PodMetadata {
+            affected.extend(self.affected(&PodMetadata {
                 namespace: key.namespace,
                 name: key.name,
                 ..PodMetadata::default()
@@ -56,11 +53,8 @@ impl<W: CachedKind> CacheSink<W> {
         affected
     }
 
-    fn affected_collaset_keys(&self, metadata: &PodMetadata) -> Vec<(String, String)> {
-        W::affected_collasets(metadata, &self.caches.objects)
-            .into_iter()
-            .map(|name| (metadata.namespace.clone(), name))
-            .collect()
+    fn affected(&self, metadata: &PodMetadata) -> Vec<Change> {
+        W::affected(metadata, &self.caches.objects)
     }
 }
 
@@ -75,15 +69,15 @@ impl<W: CachedKind> WatchSink<W> for CacheSink<W> {
     }
 
     fn apply(&self, object: W) {
-        let concerned = self.affected_collaset_keys(object.metadata());
+        let affected = self.affected(object.metadata());
         if W::object_cache(&self.caches.objects).apply(object.object_key(), object.into_cached()) {
-            self.notify(concerned);
+            self.notify(affected);
         }
     }
 
     fn delete(&self, object: W) {
         if W::object_cache(&self.caches.objects).delete(&object.object_key()) {
-            self.notify(self.affected_collaset_keys(object.metadata()));
+            self.notify(self.affected(object.metadata()));
         }
     }
 

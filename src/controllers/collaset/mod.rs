@@ -26,7 +26,7 @@ mod observe;
 mod owner;
 mod pod_lookups;
 mod reconcile_state;
-mod refusals;
+pub(in crate::controllers) mod refusals;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -36,46 +36,37 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::cache_waits::TermStart;
+use super::decoration_board::DecorationBoard;
 use super::{CollaSetName, ControllerContext};
 use crate::api::collaset::CollaSet;
-use crate::cluster::objects::cache_positions::{self, CachePositions};
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::collaset::planner;
-use crate::ledger::store::LedgerStore;
 use reconcile_state::ReconcileState;
 
 pub struct CollaSetController {
     context: Arc<ControllerContext>,
     states: Mutex<HashMap<CollaSetName, Arc<ReconcileState>>>,
-    /// The positions of etcd at the first reconcile of this term, read once. Everything that a former leader wrote is
-    /// at or below these positions.
-    term_start: OnceCell<TermStart>,
-    caught_up: OnceCell<()>,
+    /// The decorations that the plans of sets read.
+    board: Arc<DecorationBoard>,
+    term_start: TermStart,
 }
 
 /// If rules hold Pods of a set, the set is reconciled again after this time, because its conditions quote the rules.
 const HELD_REQUEUE: Duration = Duration::from_secs(10);
 
-/// The positions of etcd at the first reconcile of a term.
-struct TermStart {
-    pod_position: u64,
-    cache_positions: CachePositions,
-}
-
 impl CollaSetController {
-    /// Creates the controller of one term.
-    pub fn new(context: Arc<ControllerContext>) -> Arc<Self> {
+    /// Creates the controller of one term. `board` shows the decorations that are published in this term.
+    pub fn new(context: Arc<ControllerContext>, board: Arc<DecorationBoard>) -> Arc<Self> {
         Arc::new(CollaSetController {
             context,
             states: Mutex::default(),
-            term_start: OnceCell::new(),
-            caught_up: OnceCell::new(),
+            board,
+            term_start: TermStart::default(),
         })
     }
 
@@ -87,7 +78,8 @@ impl CollaSetController {
             self.states.lock().remove(&name);
             return gc::delete_empty_resource_context(&self.context, &name).await;
         };
-        let term_start_version = match self.term_start_version(&name.0).await {
+        let caught_up = self.term_start.wait_caught_up(&self.context, &name.0);
+        let term_start_version = match caught_up.await {
             Ok(version) => version,
             Err(error) => {
                 warn!(%error, "the writes of a former leader are not known yet; planning waits until they are");
@@ -109,40 +101,6 @@ impl CollaSetController {
         let execution = apply::PlanExecution::new(&self.context, &observed, &state);
         let outcome = apply::apply_plan(&execution, plan).await;
         requeue_outcome(outcome, &state, generation, !observed.held.is_empty())
-    }
-
-    async fn term_start_version(&self, namespace: &str) -> anyhow::Result<u64> {
-        let client = &self.context.client;
-        let read_term_start = async || -> anyhow::Result<TermStart> {
-            Ok(TermStart {
-                pod_position: self
-                    .context
-                    .ledgers
-                    .store()
-                    .read_present_position(namespace)
-                    .await?,
-                cache_positions: cache_positions::read_positions(
-                    client,
-                    &self.context.watch_registry,
-                )
-                .await?,
-            })
-        };
-        // The positions are read once, even if the API server is slow: a position that is read again moves on, and the
-        // caches would never reach it.
-        let term_start = self.term_start.get_or_try_init(read_term_start).await?;
-        let catch_up = async || {
-            let reached = term_start.cache_positions.wait_reached();
-            tokio::time::timeout(observe::CATCH_UP_TIMEOUT, reached).await
-        };
-        let caught_up = self.caught_up.get_or_try_init(catch_up).await;
-        caught_up.with_context(|| {
-            format!(
-                "the caches of CollaSets and their objects have not reached the writes of the former leader after {:?}",
-                observe::CATCH_UP_TIMEOUT
-            )
-        })?;
-        Ok(term_start.pod_position)
     }
 
     fn set_reconcile_state(&self, name: CollaSetName, set: &CollaSet) -> Arc<ReconcileState> {

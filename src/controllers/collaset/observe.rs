@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::warn;
 
 use super::super::ControllerContext;
+use super::super::cache_waits::{UNSYNCED_RETRY, wait_for_pod_cache};
 use super::blocking_rules::describe_blocking_rules;
 use super::names::NameSlot;
 use super::reconcile_state::ReconcileState;
@@ -23,12 +22,6 @@ use crate::domain::collaset::observed::{ObservedSet, Pvc, Revision, pool_name};
 use crate::domain::collaset::pvcs::{instance_id_label, is_usable_pvc};
 use crate::domain::collaset::revision::data::pvc_templates;
 use crate::domain::pod::Pod;
-use crate::ledger::store::LedgerStore;
-
-/// If the first lists of the caches are not complete, the set is retried after this time.
-const UNSYNCED_RETRY: Duration = Duration::from_millis(200);
-/// Maximum wait until a cache contains this controller's own writes, or the writes of a former leader.
-pub const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Collects the state of a CollaSet, at least as new as this controller's own last writes. This function waits for the
 /// writes of Pods; the caches of the other kinds contain their writes already. The writes of a former leader are
@@ -43,11 +36,11 @@ pub async fn observe_collaset(
         return Err(ReconcileOutcome::After(UNSYNCED_RETRY));
     }
     let position = state.required_pod_version();
-    wait_for_pod_cache(context, set, position).await?;
+    wait_for_pod_cache(context, position).await?;
     // Before the caches are read, because the lookup may take time.
     let unmanaged = find_unmanaged_pods(context, set, state).await;
     if state.required_pod_version() > position {
-        wait_for_pod_cache(context, set, state.required_pod_version()).await?;
+        wait_for_pod_cache(context, state.required_pod_version()).await?;
     }
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let name = set.metadata.name.as_deref().unwrap_or_default();
@@ -87,6 +80,7 @@ fn read_caches(
     ObservedSet {
         pool_bytes: headroom::MAX_POOL_BYTES,
         refused,
+        decorations: Vec::new(),
         held: describe_blocking_rules(&index.read_state(), &pods.own, is_deleting),
         ended_until: state.record_finished_pods(pods.own.iter().map(|pod| &**pod), now_nanos),
         pool: objects.pools.get(namespace, pool_name(&set)),
@@ -152,25 +146,6 @@ fn forget_cached_names(
 fn is_set_present(objects: &ObjectCaches, namespace: &str, uid: &str) -> bool {
     let has_uid = |set: &CollaSet| set.metadata.uid.as_deref() == Some(uid);
     !objects.sets.names_where(namespace, has_uid).is_empty()
-}
-
-/// Waits until the Pod cache has reached this resourceVersion.
-async fn wait_for_pod_cache(
-    context: &ControllerContext,
-    set: &CollaSet,
-    version: u64,
-) -> Result<(), ReconcileOutcome> {
-    let store = context.ledgers.store();
-    let caught_up = async {
-        store.wait_followed().await;
-        store.wait_position(version).await;
-    };
-    let result = tokio::time::timeout(CATCH_UP_TIMEOUT, caught_up).await;
-    result.map_err(|_| {
-        let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
-        warn!(?namespace, set = ?name, "the Pod cache is behind, or its watch is silent; planning waits until the cache is current");
-        ReconcileOutcome::Retry
-    })
 }
 
 /// The Pods of the namespace that concern a set, in the order of their names.

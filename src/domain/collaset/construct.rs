@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::observed::{Revision, set_name};
+use super::composition::Composition;
+use super::observed::set_name;
 use super::revision::data::{self, pvc_template_name};
 use crate::api::collaset::{CollaSet, PodNamingSuffixPolicy};
 use crate::api::keys;
@@ -14,22 +15,24 @@ use crate::api::selector::Selector;
 // A host name is one label of a domain name, so at most 63 characters.
 const HOSTNAME_LIMIT: usize = 63;
 
-/// Returns the body of the Pod of instance `id`. The function copies the raw template of the revision, so that no field
-/// is lost.
+/// Returns the body of the Pod of instance `id`. The function copies the raw template of the composition, so that no
+/// field is lost.
 ///
 /// `first` is true for a Pod that is created for the first time, and false for one that is created again. `volumes`
 /// maps each volume claim template to the name of its PVC. `extra_labels` are added to the labels of the template.
 /// Returns an error if the revision can't be read or a PVC is missing.
 pub fn pod_manifest(
     set: &CollaSet,
-    revision: &Revision,
+    composition: &Composition,
     id: i64,
     first: bool,
     volumes: &BTreeMap<String, String>,
     extra_labels: &BTreeMap<String, String>,
     now_nanos: u64,
 ) -> Result<Value, String> {
-    let problem = |text: String| format!("ControllerRevision {}: {text}", revision.name);
+    let (revision, template) = (&composition.composed, &composition.template);
+    let problem = |text: String| format!("ControllerRevision {}: {text}", template.name);
+    let revision_label = template.name.clone();
     let template = data::pod_template(&revision.data).map_err(problem)?;
     let mut metadata = pod_metadata(template);
     annotate_min_ready(set, &mut metadata);
@@ -57,7 +60,7 @@ pub fn pod_manifest(
     let own = [
         (keys::CONTROL, keys::CONTROL_VALUE.to_owned()),
         (keys::INSTANCE_ID, id.to_string()),
-        (keys::REVISION, revision.name.clone()),
+        (keys::REVISION, revision_label),
         (stage, now_nanos.to_string()),
     ];
     let own = own.map(|(key, value)| (key.to_owned(), value));
@@ -168,7 +171,10 @@ fn mount_pvc(spec: &mut Value, name: &str, pvc_name: &str) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
     use super::*;
+    use crate::domain::collaset::observed::Revision;
 
     fn set(naming: &str) -> CollaSet {
         serde_json::from_value(json!({
@@ -197,12 +203,12 @@ mod tests {
         .unwrap()
     }
 
-    fn revision(set: &CollaSet) -> Revision {
-        Revision {
+    fn revision(set: &CollaSet) -> Composition {
+        Composition::plain(&Arc::new(Revision {
             name: "web-r1".into(),
             data: data::revision_data(&set.spec),
             ..Revision::default()
-        }
+        }))
     }
 
     fn strings(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -293,10 +299,10 @@ mod tests {
             pod_manifest(&set, &revision(&set), 4, true, &none, &none, 1).unwrap_err(),
             "ControllerRevision web-r1: instance 4 has no PVC for the template \"data\" of volumeClaimTemplates yet"
         );
-        let broken = Revision {
+        let broken = Composition::plain(&Arc::new(Revision {
             name: "web-r0".into(),
             ..Revision::default()
-        };
+        }));
         assert_eq!(
             pod_manifest(&set, &broken, 4, true, &none, &none, 1).unwrap_err(),
             "ControllerRevision web-r0: spec.template is missing"

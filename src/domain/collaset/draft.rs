@@ -125,6 +125,11 @@ impl Draft {
             })
     }
 
+    /// The patch of a Pod, if a step has changed the Pod.
+    pub fn find_patch(&self, pod: &Pod) -> Option<&PodPatch> {
+        self.patches.get(&pod.metadata.uid)
+    }
+
     /// Whether a Pod of this ID, or its PVCs, enter, leave or return. Until they have, no Pod is created for the ID.
     pub fn is_id_moving(&self, id: i64) -> bool {
         let moving = [&self.entering, &self.returning, &self.leaving];
@@ -252,6 +257,7 @@ pub fn changes_anything(patch: &PodPatch) -> bool {
     labels.any(|(key, value)| !has_label(&patch.pod, key, value))
         || annotations.any(|(key, value)| !has_annotation(&patch.pod, key, value))
         || patch.ownership != OwnershipChange::Keep
+        || !patch.decoration_owners.is_empty()
         || patch.spec.is_some()
         || patch.resize.is_some()
 }

@@ -2,8 +2,12 @@
 //! ID.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
+use serde_json::Value;
+
+use super::composition::Composition;
 use super::construct;
 use super::draft::Draft;
 use super::inclusion;
@@ -16,6 +20,7 @@ use super::pvcs;
 use super::revision::data;
 use super::set_facts::SetFacts;
 use crate::api::keys;
+use crate::domain::decoration::labels::owner_reference;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
@@ -62,15 +67,19 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
         labels.insert(keys::REPLACE_PAIR_ORIGIN_NAME.to_owned(), name);
     }
     let set = &facts.observed.set;
-    if !construct::template_matches_selector(&revision.data["spec"]["template"], &facts.selector) {
-        let message = format!(
-            "instance ID {id} needs a Pod of revision {}, but spec.selector does not match the labels of this \
-             revision, so the Pod would be released at once; change updateStrategy so that it updates all Pods",
-            revision.name
-        );
-        draft.report_refusal("ScaleOutFailed", message);
+    if let Some((decoration, reason)) = facts.holding_decoration(id, &revision) {
+        // Without an Event: this lasts only moments, unless a write of the PodDecoration is refused.
+        let message = format!("instance ID {id} waits for PodDecoration {decoration}: {reason}");
+        draft.refused.push(("ScaleOutFailed", message));
         return;
     }
+    let composition = match compose_instance(facts, draft, id, &revision) {
+        Ok(composition) => composition,
+        Err(message) => {
+            draft.report_refusal("ScaleOutFailed", message);
+            return;
+        }
+    };
     let templates = data::pvc_templates(&revision.data);
     let existing = facts.pvcs_with_id(id);
     let wanted = pvcs::plan_instance_pvcs(set, templates, id, existing, &facts.template_hashes);
@@ -94,14 +103,69 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
         return;
     }
     let now = facts.observed.now_nanos;
-    match construct::pod_manifest(set, &revision, id, first, &wanted.volumes, &labels, now) {
-        Ok(body) => draft.create_pod(id, body),
+    match construct::pod_manifest(set, &composition, id, first, &wanted.volumes, &labels, now) {
+        Ok(mut body) => {
+            add_decoration_owners(facts, &composition, &mut body);
+            draft.create_pod(id, body);
+        }
         Err(error) => draft.announce_event(
             true,
             "ScaleOutFailed",
             format!("no Pod can be made of revision {}: {error}", revision.name),
         ),
     }
+}
+
+/// Applies to a revision of the template the decorations of the next Pod of an instance. Returns an error if a
+/// decoration can't be applied, or if the selector of the set would not match the Pod.
+fn compose_instance(
+    facts: &SetFacts,
+    draft: &Draft,
+    id: i64,
+    revision: &Arc<Revision>,
+) -> Result<Rc<Composition>, String> {
+    let wanted = facts.wanted_decorations((id, draft.ids.get(&id)), None, revision);
+    let composition = facts.compose(revision, &wanted).map_err(|failure| {
+        format!(
+            "instance ID {id} needs a Pod with PodDecoration {}, which can't be applied: {}",
+            failure.decoration, failure.message
+        )
+    })?;
+    let is_selected = |data: &Value| {
+        construct::template_matches_selector(&data["spec"]["template"], &facts.selector)
+    };
+    if !is_selected(&revision.data) {
+        return Err(format!(
+            "instance ID {id} needs a Pod of revision {}, but spec.selector does not match the labels of this \
+             revision, so the Pod would be released at once; change updateStrategy so that it updates all Pods",
+            revision.name
+        ));
+    }
+    match is_selected(&composition.composed.data) {
+        true => Ok(composition),
+        false => Err(unselected_message(id, &composition, facts)),
+    }
+}
+
+/// Says which decoration changes the labels of a Pod so that the selector of the set does not match it.
+fn unselected_message(id: i64, composition: &Composition, facts: &SetFacts) -> String {
+    let names: Vec<&str> = composition.decorations.keys().map(String::as_str).collect();
+    format!(
+        "instance ID {id} needs a Pod with PodDecoration {}, which changes labels so that spec.selector ({}) does not \
+         match the Pod any more, and the Pod would be released at once; take these labels out of the PodDecoration",
+        names.join(", "),
+        facts.selector
+    )
+}
+
+/// Adds to a Pod the references to its PodDecorations.
+fn add_decoration_owners(facts: &SetFacts, composition: &Composition, body: &mut Value) {
+    let Some(owners) = body["metadata"]["ownerReferences"].as_array_mut() else {
+        return;
+    };
+    let decorations = composition.decorations.keys();
+    let decorations = decorations.filter_map(|name| facts.find_decoration(name));
+    owners.extend(decorations.map(|decoration| owner_reference(&decoration.name, &decoration.uid)));
 }
 
 /// Creates the PVCs of Pods that were never scheduled and whose PVCs somebody has deleted.

@@ -9,8 +9,10 @@
 //! |---|---|
 //! | `observed`, `set_facts` | the objects, and the facts in them: members by instance ID, revisions, strategy |
 //! | `api_refusals` | the writes that the API server refused recently |
+//! | `decoration_owners` | the owner references of Pods to PodDecorations |
 //! | `draft` | the changes of each Pod and ID that the steps below have asked for so far |
 //! | `plan`, `planner` | the resulting writes, and the order of the steps |
+//! | `composition` | what a Pod is made of: a revision of the template with decorations |
 //! | `core_v1` | whether two notations of a template mean the same, and the notation that Kuperator stored |
 //! | `revision` | the revision of the template, the comparison of two revisions, and which revisions are kept |
 //! | `pool` | instance IDs: which Pod has which ID, which IDs are taken and freed |
@@ -30,8 +32,10 @@
 //! | `status` | counts and conditions |
 
 pub mod api_refusals;
+pub(crate) mod composition;
 pub(crate) mod construct;
 pub mod core_v1;
+mod decoration_owners;
 mod draft;
 mod duplicates;
 pub mod headroom;

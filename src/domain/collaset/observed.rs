@@ -10,6 +10,7 @@ use super::api_refusals::ApiRefusals;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::resourcecontext::{ContextDetail, data};
+use crate::domain::decoration::Decoration;
 use crate::domain::pod::Pod;
 
 /// Nanoseconds after which the controller reads the unmanaged Pods in `podToInclude` again. No watch reports their
@@ -38,6 +39,8 @@ pub struct ObservedSet {
     pub mounts: BTreeMap<String, Vec<Arc<Pod>>>,
     /// PVCs with the label `kusionstack.io/control=true` that the set controls, or that have no controller.
     pub pvcs: Vec<Arc<Pvc>>,
+    /// The PodDecorations of the namespace.
+    pub decorations: Vec<Arc<Decoration>>,
     /// The set's pool of instance IDs; `None` if the ResourceContext does not exist.
     pub pool: Option<Arc<InstancePool>>,
     /// Largest allowed size of the entries of the pool in bytes, see [`super::headroom`].

@@ -9,6 +9,7 @@ use super::pool;
 use super::set_facts::SetFacts;
 use super::set_operations::{self, SetOperation};
 use crate::api::keys;
+use crate::domain::decoration::labels::decorations_of;
 use crate::domain::lifecycle::manual_label;
 use crate::domain::pod::Pod;
 
@@ -87,8 +88,7 @@ fn follow_pair(
     }
     match facts.members.get(&new) {
         Some(pod)
-            if pod.label(keys::REVISION) != Some(&wanted)
-                && pod.label(keys::REVISION).is_some()
+            if !is_half_as_wanted(facts, draft, (new, pod), &wanted)
                 && !facts.must_leave(origin)
                 && !serves_alone(pod, origin) =>
         {
@@ -124,10 +124,27 @@ pub fn has_replacement(facts: &SetFacts, draft: &Draft, id: i64, origin: &Pod) -
     let half = new.and_then(|new| facts.members.get(&new));
     let wanted = new_half_revision(facts, origin);
     origin.label(keys::TO_REPLACE).is_some()
-        && half.is_some_and(|half| {
-            let revision = half.label(keys::REVISION);
-            revision.is_none_or(|revision| revision == wanted) && stands_in_for(half, origin)
+        && new.zip(half).is_some_and(|half| {
+            is_half_as_wanted(facts, draft, half, &wanted) && stands_in_for(half.1, origin)
         })
+}
+
+/// Whether the new Pod of a pair is of the wanted revision and has the decorations that it should have. A Pod without a
+/// known revision counts as wanted, because somebody has changed its label.
+fn is_half_as_wanted(
+    facts: &SetFacts,
+    draft: &Draft,
+    (id, half): (i64, &Arc<Pod>),
+    wanted: &str,
+) -> bool {
+    let Some(revision) = half.label(keys::REVISION) else {
+        return true;
+    };
+    let Some(template) = facts.history.find_revision(wanted) else {
+        return revision == wanted;
+    };
+    let decorations = facts.wanted_decorations((id, draft.ids.get(&id)), Some(half), template);
+    revision == wanted && (facts.strategy.paused || decorations == decorations_of(half))
 }
 
 /// The new Pod of an origin whose replacement was cancelled. The new Pod stays for now because it serves and the origin

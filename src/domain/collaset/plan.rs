@@ -168,11 +168,13 @@ pub struct PodPatch {
     pub annotations: BTreeMap<String, Option<String>>,
     /// Change of the controller reference.
     pub ownership: OwnershipChange,
+    /// Owner references to PodDecorations to add and to remove, as entries of a strategic merge patch.
+    pub decoration_owners: Vec<Value>,
     /// Strategic merge patch of `spec` for `pods`, such as new images.
     pub spec: Option<Value>,
     /// Strategic merge patch of `spec` for `pods/resize`, written before the rest.
     pub resize: Option<Value>,
-    /// For a patch that updates the Pod in place: the name of the target revision.
+    /// For a patch that updates the Pod in place: the name of the target [composition](super::composition).
     pub in_place_target: Option<String>,
     /// For a patch that begins an update in place: the change that will follow. The controller first tries that change
     /// by a dry run. If the API server refuses it, the controller writes nothing, so that no Pod goes off traffic for a
@@ -194,7 +196,7 @@ pub struct PodPatch {
 /// operation begins.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DryRunChange {
-    /// Name of the target revision.
+    /// Name of the target [composition](super::composition).
     pub revision: String,
     /// Labels to set and to remove.
     pub labels: LabelPatch,

@@ -8,8 +8,8 @@ use super::rollout::{self, StoredRollout};
 use super::set_facts::SetFacts;
 use super::strategy::ResolvedStrategy;
 use super::{
-    construct, duplicates, instance_creation, membership, pairs, pool, pvcs, reclaim, scaling,
-    status, update,
+    construct, decoration_owners, duplicates, instance_creation, membership, pairs, pool, pvcs,
+    reclaim, scaling, status, update,
 };
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
@@ -88,7 +88,9 @@ fn plan_instances(facts: &SetFacts, draft: &mut Draft, deleting: bool) -> bool {
         duplicates::delete_duplicates(facts, draft);
     }
     if deleting {
-        return reclaim::reclaim_step(facts, draft);
+        let is_over = reclaim::reclaim_step(facts, draft);
+        decoration_owners::correct_decoration_owners(facts, draft);
+        return is_over;
     }
     if !membership::settle_membership(facts, draft) {
         membership::update_min_ready(facts, draft);
@@ -101,6 +103,7 @@ fn plan_instances(facts: &SetFacts, draft: &mut Draft, deleting: bool) -> bool {
         instance_creation::remove_leftover_pvcs(facts, draft);
         instance_creation::report_terminating_pvcs(facts, draft);
     }
+    decoration_owners::correct_decoration_owners(facts, draft);
     false
 }
 

@@ -11,9 +11,11 @@ use super::set_operations::SetOperation;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 pub use crate::api::resourcecontext::data::{
-    DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REPLACED, REVISION, SCALE_IN, new_of,
-    origin_of,
+    DECORATIONS, DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REPLACED, REVISION,
+    SCALE_IN, new_of, origin_of,
 };
+use crate::domain::decoration::DecorationRevisions;
+use crate::domain::decoration::labels::to_json;
 use crate::domain::digest::Digest;
 use crate::domain::pod::Pod;
 
@@ -330,6 +332,14 @@ pub fn set_entry_mark(draft: &mut Draft, id: i64, mark: &str, value: &str) {
         && data.get(mark).is_none_or(|stored| stored != value)
     {
         data.insert(mark.to_owned(), value.to_owned());
+    }
+}
+
+/// Records the decorations of a member in its draft entry.
+pub fn record_decorations(draft: &mut Draft, id: i64, decorations: &DecorationRevisions) {
+    match decorations.is_empty() {
+        true => remove_entry_mark(draft, id, DECORATIONS),
+        false => set_entry_mark(draft, id, DECORATIONS, &to_json(decorations)),
     }
 }
 

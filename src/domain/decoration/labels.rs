@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use super::{DecorationRevision, DecorationRevisions};
 use crate::api::keys;
 use crate::api::poddecoration::PatchPolicy;
-use crate::domain::lifecycle::is_lifecycle_label;
 use crate::domain::pod::{Owner, Pod};
+
+pub use crate::api::reserved_labels::is_selectable_by_decorations as is_selectable;
 
 /// The label that records a decoration of a Pod.
 pub fn decoration_label(decoration: &str) -> String {
@@ -83,12 +84,6 @@ pub fn decorated_labels(
         }
     }
     labels
-}
-
-/// Whether a label is one by which a decoration may select members. Labels of the lifecycle and the marks of
-/// decorations change with each operation, so they never count.
-pub fn is_selectable(key: &str) -> bool {
-    !is_lifecycle_label(key) && !key.starts_with(keys::DECORATION_DOMAIN)
 }
 
 /// The labels by which decorations select a member: the labels that its Pod has once it is up to date, without labels

@@ -9,12 +9,18 @@
 //! | `apply` | applies revisions of decorations to a Pod template |
 //! | `labels` | the labels by which decorations select members, and the labels that record decorations |
 //! | `effective` | which revisions of which decorations a member should have |
-//! | `plan`, `members`, `choice`, `status` | the writes that a PodDecoration needs, and the value that sets read |
+//! | `observed`, `plan` | the input of a plan, the writes that a PodDecoration needs, and the value that sets read |
+//! | `members`, `choice`, `status` | the selected members, those that a partition reaches, and the status |
 //! | `revision` | the data, the names and the history of revisions |
 
 pub mod apply;
+pub mod choice;
 pub mod effective;
 pub mod labels;
+pub mod members;
+pub mod observed;
+pub mod plan;
+pub mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -192,6 +192,7 @@ fn empty(size: usize, with_pvcs: bool) -> ObservedSet {
         orphans: Vec::new(),
         mounts: BTreeMap::new(),
         pvcs: Vec::new(),
+        decorations: Vec::new(),
         pool: None,
         pool_bytes: headroom::MAX_POOL_BYTES,
         refused: ApiRefusals::default(),

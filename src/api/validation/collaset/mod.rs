@@ -9,6 +9,7 @@ mod template;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+use super::values::check_non_negative;
 use super::{FieldError, FieldErrors};
 use crate::api::collaset::{CollaSetSpec, PodNamingSuffixPolicy};
 use crate::api::reserved_labels;
@@ -161,16 +162,6 @@ fn selector_requirements(selector: &LabelSelector) -> LabelSelector {
 
 fn selector_text(selector: &LabelSelector) -> String {
     Selector::compile(selector).map_or_else(|_| "malformed".into(), |s| s.to_string())
-}
-
-fn check_non_negative(value: Option<i32>, path: &str, errors: &mut FieldErrors) {
-    if let Some(value) = value.filter(|v| *v < 0) {
-        errors.push(FieldError::with_raw_value(
-            path,
-            value.to_string(),
-            "must be 0 or more",
-        ));
-    }
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{FieldError, FieldErrors, check_non_negative, naming_policy, steps};
+use super::{FieldError, FieldErrors, naming_policy, steps};
 use crate::api::collaset::{
     CollaSetSpec, PodNamingSuffixPolicy, PodUpgradePolicy, RetentionPolicy, ScaleStrategy,
     UpdateStrategy,
 };
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::labels;
+use crate::api::validation::values::{allowed_values, check_non_negative};
 
 pub(super) fn check_strategies(spec: &CollaSetSpec, errors: &mut FieldErrors) {
     if let Some(strategy) = &spec.update_strategy {
@@ -211,8 +212,4 @@ fn check_pod_lists(lists: [(&str, &Vec<String>); 3], errors: &mut FieldErrors) {
             }
         }
     }
-}
-
-fn allowed_values(known: &[&str]) -> String {
-    format!("must be {}", known.join(" or "))
 }

@@ -26,8 +26,11 @@ pub(super) fn pod_patch_body(set: &CollaSet, change: &PodPatch, version: u64) ->
     if !change.annotations.is_empty() {
         metadata["annotations"] = json!(change.annotations);
     }
-    if let Some(owners) = owner::owner_references_patch(set, change.ownership) {
-        metadata["ownerReferences"] = owners;
+    let owners = owner::owner_references_patch(set, change.ownership);
+    let owners = owners.iter().filter_map(Value::as_array).flatten();
+    let owners: Vec<&Value> = owners.chain(&change.decoration_owners).collect();
+    if !owners.is_empty() {
+        metadata["ownerReferences"] = json!(owners);
     }
     if metadata == preconditions && change.spec.is_none() {
         return None;

@@ -20,6 +20,7 @@ use super::pod_patches::{
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::cluster::pod_requests;
+use crate::domain::collaset::composition::composition_name_of;
 use crate::domain::collaset::plan::{OwnershipChange, PodChange, PodPatch};
 use crate::domain::collaset::status::FailedStep;
 use crate::domain::collaset::{LIFECYCLE_ID, SetOperation};
@@ -185,8 +186,8 @@ async fn create_pod(
                 );
             }
             execution.state.forget_name(&slot);
-            if let Some(revision) = pod.label(keys::REVISION) {
-                execution.state.record_created_pod(revision);
+            if let Some(composition) = composition_name_of(&pod) {
+                execution.state.record_created_pod(&composition);
             }
             execution.created.lock().push(name);
             Ok(())
@@ -392,12 +393,15 @@ fn begins_operation(change: &PodPatch) -> bool {
     operating.is_some_and(Option::is_some)
 }
 
-/// Whether a change begins or ends an operation and changes neither the spec nor the owner. Such a change is sent as a
+/// Whether a change begins or ends an operation and changes neither the spec nor an owner. Such a change is sent as a
 /// write of the status, so that admission can set the readiness condition in the same request.
 fn begins_or_ends_operation(change: &PodPatch) -> bool {
     let operating = Family::Operating.key(LIFECYCLE_ID);
     let is_changed = change.labels.0.contains_key(&operating);
-    is_changed && change.spec.is_none() && change.ownership == OwnershipChange::Keep
+    is_changed
+        && change.spec.is_none()
+        && change.ownership == OwnershipChange::Keep
+        && change.decoration_owners.is_empty()
 }
 
 /// Sends a patch. Returns the new resourceVersion.

@@ -6,9 +6,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::params::Patch;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::super::super::status_patch::status_patch;
 use super::super::reconcile_state::MIN_RECONCILE_INTERVAL;
 use super::super::refusals::RefusalKey;
 use super::super::requests::{RequestError, StageError, request_with_deadline};
@@ -171,38 +172,14 @@ fn set_status_patch(current: Option<&CollaSetStatus>, wanted: &CollaSetStatus) -
     if current.is_none() && *wanted == CollaSetStatus::default() {
         return None; // nothing is planned for this set
     }
-    let Ok(Value::Object(wanted)) = serde_json::to_value(wanted) else {
-        return None;
-    };
-    let current = match current.map(serde_json::to_value) {
-        Some(Ok(Value::Object(current))) => current,
-        Some(_) => return None,
-        None => Map::new(),
-    };
-    let mut patch = merge_patch(&current, &wanted);
+    let mut patch = status_patch(current, wanted)?;
     // The patch names the revision: if the write arrives late, the step must not apply to the rollout of another
     // revision.
     if let Some(Value::Object(rollout)) = patch.get_mut("rollout") {
-        let revision = wanted.get("rollout").map(|rollout| &rollout["revision"]);
-        rollout.extend(revision.map(|revision| ("revision".to_owned(), revision.clone())));
+        let revision = wanted.rollout.as_ref().map(|rollout| &rollout.revision);
+        rollout.extend(revision.map(|revision| ("revision".to_owned(), json!(revision))));
     }
-    (!patch.is_empty()).then_some(Value::Object(patch))
-}
-
-fn merge_patch(current: &Map<String, Value>, wanted: &Map<String, Value>) -> Map<String, Value> {
-    let removed = current.keys().filter(|key| !wanted.contains_key(*key));
-    let mut patch: Map<String, Value> = removed.map(|key| (key.clone(), Value::Null)).collect();
-    for (key, value) in wanted {
-        let change = match (current.get(key), value) {
-            (Some(current), value) if current == value => continue,
-            (Some(Value::Object(current)), Value::Object(wanted)) => {
-                Value::Object(merge_patch(current, wanted))
-            }
-            _ => value.clone(),
-        };
-        patch.insert(key.clone(), change);
-    }
-    patch
+    Some(Value::Object(patch))
 }
 
 #[cfg(test)]

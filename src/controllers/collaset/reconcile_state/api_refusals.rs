@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::super::refusals::{RefusalBackoff, RefusalKey};
 use super::{LockedState, ReconcileState};
 use crate::domain::collaset::api_refusals::ApiRefusals;
+use crate::domain::collaset::composition::split_name;
 use crate::domain::pod::Pod;
 
 /// If more revision names than this are remembered, the names of deleted revisions are forgotten.
@@ -62,7 +63,8 @@ impl LockedState {
             return;
         }
         let existing: BTreeSet<&str> = revisions.collect();
-        let exists = |revision: &String| existing.contains(&**revision);
+        // The names of compositions begin with the name of a revision.
+        let exists = |name: &String| existing.contains(split_name(name).0);
         self.revisions_with_created_pods.retain(exists);
         self.revisions_accepted_in_place.retain(exists);
     }

@@ -74,6 +74,7 @@ impl Fixture {
             orphans: Vec::new(),
             mounts: Default::default(),
             pvcs: Vec::new(),
+            decorations: Vec::new(),
             pool: objects.pools.get("n", "web"),
             pool_bytes: usize::MAX,
             refused: ApiRefusals::default(),

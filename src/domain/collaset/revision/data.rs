@@ -48,6 +48,11 @@ pub fn pvc_templates(data: &Value) -> &[Value] {
     templates.map_or(&[], Vec::as_slice)
 }
 
+/// The labels of the Pod template.
+pub fn template_labels(data: &Value) -> BTreeMap<String, String> {
+    string_map(&data["spec"]["template"], "labels")
+}
+
 /// Whether two data have the same meaning, whatever their notation. The types of Go leave traces
 /// (`"creationTimestamp":null`, `"resources":{}`, quantities in another unit), and these must not cause a rollout when
 /// a set is taken over from Kuperator (contract Q29). The order of volume claim templates does not count (contract

@@ -1,19 +1,24 @@
 //! Derives from the observed objects the facts that the planning steps read.
 
+mod decorations;
 mod finished_pods;
 mod instance_ids;
 mod leaving_pods;
 mod pvc_lookup;
 mod revisions;
+mod targets;
 
+pub use decorations::ComposedOrFailure;
 pub use revisions::resize_marks;
+pub use targets::{Target, Targets};
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
-use super::observed::{ObservedSet, Pvc, Revision, pool_name, set_name};
-use super::plan::DryRunChange;
+use super::composition::{Composition, StoredDecorations};
+use super::observed::{ObservedSet, Pvc, pool_name, set_name};
 use super::pvcs::hash::TemplateHashes;
 use super::revision::history::RevisionHistory;
 use super::revision::inplace::InPlaceChange;
@@ -33,13 +38,16 @@ pub struct SetFacts<'a> {
     pub history: RevisionHistory,
     /// The rollout of the present template.
     pub rollout: StoredRollout,
-    /// For each revision, by name: the change in place from it to the updated revision. Computed on first use, because
-    /// the comparison is slow.
-    in_place_changes: BTreeMap<String, OnceCell<InPlaceChange>>,
-    /// For each revision, by name: the dry run before an update in place begins. Computed on first use.
-    dry_run_changes: BTreeMap<String, OnceCell<Option<Arc<DryRunChange>>>>,
-    /// Revisions whose resources a Pod has, by the name of the Pod. Computed once, because many steps read it.
-    resized: BTreeMap<&'a str, Vec<Arc<Revision>>>,
+    /// The compositions that were needed so far, by name.
+    compositions: RefCell<BTreeMap<String, ComposedOrFailure>>,
+    /// The stored revisions of decorations. Collected on first use.
+    stored_decorations: OnceCell<StoredDecorations>,
+    /// The changes in place that were needed so far, by the names of both compositions. The comparison is slow.
+    in_place_changes: RefCell<BTreeMap<(String, String), Rc<InPlaceChange>>>,
+    /// The targets of the members. [`super::update`] computes them once for each plan.
+    pub targets: OnceCell<Targets>,
+    /// Compositions whose resources a Pod has, by the name of the Pod. Computed once, because many steps read it.
+    resized: BTreeMap<&'a str, Vec<Rc<Composition>>>,
     /// Hashes of all `volumeClaimTemplates` of these revisions.
     pub template_hashes: TemplateHashes,
     /// The same hashes and those of the spec. Computed on first use, which only PVCs cause.
@@ -92,8 +100,10 @@ impl<'a> SetFacts<'a> {
             observed,
             strategy,
             selector,
-            in_place_changes: revisions::cells(&history),
-            dry_run_changes: revisions::cells(&history),
+            compositions: RefCell::default(),
+            stored_decorations: OnceCell::new(),
+            in_place_changes: RefCell::default(),
+            targets: OnceCell::new(),
             resized: BTreeMap::new(),
             template_hashes: TemplateHashes::from_revisions(history.readable_revisions()),
             hashes_with_spec: OnceCell::new(),
@@ -117,7 +127,7 @@ impl<'a> SetFacts<'a> {
             unselected: Vec::new(),
         };
         for pod in &observed.pods {
-            let resized: Vec<_> = facts.find_resized(pod).cloned().collect();
+            let resized = facts.find_resized(pod);
             if !resized.is_empty() {
                 facts.resized.insert(&pod.metadata.name, resized);
             }

@@ -1,17 +1,14 @@
 //! The revision of a Pod, and the change from that revision to the updated revision.
 
-use std::borrow::Cow;
-use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::SetFacts;
 use crate::api::keys;
 use crate::api::resourcecontext::data;
 use crate::api::selector::Selector;
+use crate::domain::collaset::composition::{self, Composition};
 use crate::domain::collaset::observed::{ObservedSet, Revision};
-use crate::domain::collaset::plan::DryRunChange;
-use crate::domain::collaset::revision::history::RevisionHistory;
 use crate::domain::collaset::revision::inplace::{self, InPlaceChange};
 use crate::domain::collaset::revision::progress::{UpdateProgress, update_progress};
 use crate::domain::collaset::revision::resize;
@@ -25,24 +22,31 @@ impl SetFacts<'_> {
         self.history.find_revision(pod.label(keys::REVISION)?)
     }
 
-    /// The revisions whose resources a Pod has although its label names another revision. An update has resized the Pod
-    /// and did not change its revision.
-    pub fn resized_to(&self, pod: &Pod) -> &[Arc<Revision>] {
+    /// The compositions whose resources a Pod has although its labels name another one. An update has resized the Pod
+    /// and did not change its labels.
+    pub fn resized_to(&self, pod: &Pod) -> &[Rc<Composition>] {
         let resized = self.resized.get(&*pod.metadata.name);
         resized.map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn find_resized(&self, pod: &Pod) -> impl Iterator<Item = &Arc<Revision>> {
-        let of = self.revision_of(pod);
+    pub(super) fn find_resized(&self, pod: &Pod) -> Vec<Rc<Composition>> {
+        let mut marked = resize_marks(pod).peekable();
+        if marked.peek().is_none() {
+            return Vec::new();
+        }
+        let Some(of) = self.composition_of(pod) else {
+            return Vec::new();
+        };
         // A resize changes the generation of the Pod. If the generation is still the recorded generation, somebody else
         // set these resources before. A recorded generation of 0 is unknown.
         let has_changed =
             |generation: i64| generation != pod.metadata.generation || generation == 0;
-        let marked = resize_marks(pod).filter(move |(_, generation)| has_changed(*generation));
-        let marked = marked.filter_map(|(name, _)| self.history.find_revision(name));
-        marked.filter(move |to| {
-            of.is_some_and(|of| resize::has_resized_resources(pod, &of.data, &to.data))
-        })
+        let marked = marked.filter(|(_, generation)| has_changed(*generation));
+        let marked = marked.filter_map(|(name, _)| self.find_composition(name));
+        let is_resized = |to: &Rc<Composition>| {
+            resize::has_resized_resources(pod, &of.composed.data, &to.composed.data)
+        };
+        marked.filter(is_resized).collect()
     }
 
     /// Whether the Pod has resources of a revision other than its own.
@@ -50,50 +54,17 @@ impl SetFacts<'_> {
         !self.resized_to(pod).is_empty()
     }
 
-    /// Returns the change in place that turns a Pod of this revision into a Pod of the updated revision.
-    pub fn in_place_change_from(&self, revision: &Revision) -> Cow<'_, InPlaceChange> {
-        let change = || inplace::in_place_change(&revision.data, &self.history.updated.data);
-        match self.in_place_changes.get(&revision.name) {
-            Some(cell) => Cow::Borrowed(cell.get_or_init(change)),
-            None => Cow::Owned(change()),
-        }
-    }
-
-    /// Returns the change that a dry run tries before a Pod of this revision goes off traffic for its update in place.
-    pub fn dry_run_change_from(&self, revision: &Revision) -> Option<Arc<DryRunChange>> {
-        match self.dry_run_changes.get(&revision.name) {
-            Some(cell) => {
-                let change = || self.dry_run_change(&self.in_place_change_from(revision));
-                cell.get_or_init(change).clone()
-            }
-            None => self.dry_run_change(&self.in_place_change_from(revision)),
-        }
-    }
-
-    /// Returns the change that a dry run tries before this change in place is made; `None` if the change is not
-    /// possible in place.
-    pub fn dry_run_change(&self, change: &InPlaceChange) -> Option<Arc<DryRunChange>> {
-        let InPlaceChange::Yes {
-            labels,
-            annotations,
-            spec,
-            resize,
-            ..
-        } = change
-        else {
-            return None;
-        };
-        let updated = &self.history.updated.name;
-        let mut labels = labels.clone();
-        let revision = (keys::REVISION.to_owned(), Some(updated.clone()));
-        labels.0.extend([revision]);
-        Some(Arc::new(DryRunChange {
-            revision: updated.clone(),
-            labels,
-            annotations: annotations.clone(),
-            spec: spec.clone(),
-            resize: resize.clone(),
-        }))
+    /// Returns the change in place that turns a Pod of one composition into a Pod of another.
+    pub fn in_place_change(&self, from: &Composition, to: &Composition) -> Rc<InPlaceChange> {
+        let names = (from.name().to_owned(), to.name().to_owned());
+        let mut known = self.in_place_changes.borrow_mut();
+        let change = known.entry(names).or_insert_with(|| {
+            Rc::new(inplace::in_place_change(
+                &from.composed.data,
+                &to.composed.data,
+            ))
+        });
+        Rc::clone(change)
     }
 
     /// Whether a Pod is of the updated revision, and its resources are, too.
@@ -113,9 +84,8 @@ impl SetFacts<'_> {
         let mut in_use = RevisionUse::new();
         for pod in observed.pods.iter().chain(orphans) {
             let replaced_by = pod.label(keys::REPLACED_BY_REPLACE_UPDATE);
-            let others = replaced_by
-                .into_iter()
-                .chain(resize_marks(pod).map(|(name, _)| name));
+            let resized = resize_marks(pod).map(|(name, _)| composition::split_name(name).0);
+            let others = replaced_by.into_iter().chain(resized);
             for name in others {
                 in_use.entry(name.to_owned()).or_default();
             }
@@ -132,7 +102,7 @@ impl SetFacts<'_> {
     }
 }
 
-/// Names of the revisions for which a Pod was to be resized, and the generation that the Pod had at that time; 0 if the
+/// Names of the compositions for which a Pod was to be resized, and the generation that the Pod had at that time; 0 if the
 /// generation is unknown.
 pub fn resize_marks(pod: &Pod) -> impl Iterator<Item = (&str, i64)> {
     let marked = pod.annotation(keys::RESIZING).into_iter();
@@ -149,11 +119,4 @@ fn is_never_resized(pod: &Pod) -> bool {
     pod.annotation(keys::LAST_POD_STATUS).is_some()
         && !SetOperation::Update.is_in_progress(pod)
         && matches!(update_progress(pod), UpdateProgress::Refused(_))
-}
-
-/// Creates an empty cell for each readable revision.
-pub(super) fn cells<T>(history: &RevisionHistory) -> BTreeMap<String, OnceCell<T>> {
-    let revisions = history.readable_revisions();
-    let cells = revisions.map(|revision| (revision.name.clone(), OnceCell::new()));
-    cells.collect()
 }

@@ -23,6 +23,8 @@ pub(super) struct ConditionInputs {
     pub(super) surplus: usize,
     /// Pods of another revision than the complete rollout will give them.
     pub(super) behind: usize,
+    /// Pods that keep their revision and are to get other decorations.
+    pub(super) to_decorate: usize,
     /// Missing Pods that a rollout in progress will create of the updated revision.
     pub(super) to_make: usize,
     /// Whether all missing Pods existed before and a rollout in progress creates them again. A rollout at a pause has
@@ -70,6 +72,9 @@ impl ConditionInputs {
         let members = CountedMembers::from_facts(facts, draft);
         let (pods, pairs) = (&members.pods, members.pairs);
         let behind = members.count_behind();
+        let targets = update::targets(facts, draft).values();
+        let to_decorate = targets.filter(|target| target.is_behind && target.by_decorations);
+        let to_decorate = to_decorate.count();
         let (missing, surplus) = members.count_missing_and_surplus();
         let is_under_way = status.current_revision != status.updated_revision;
         let to_make = match is_under_way {
@@ -80,7 +85,7 @@ impl ConditionInputs {
             .iter()
             .filter(|p| SetOperation::Update.is_in_progress(p))
             .count();
-        let is_changing = behind + pairs + updates > 0;
+        let is_changing = behind + to_decorate + pairs + updates > 0;
         let none_goes = facts.misnumbered.is_empty() && facts.unselected.is_empty();
         let is_remaking = missing > 0
             && none_goes
@@ -95,6 +100,7 @@ impl ConditionInputs {
             missing,
             surplus,
             behind,
+            to_decorate,
             to_make,
             staying_outdated: members.outdated().count().saturating_sub(behind),
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),

@@ -110,6 +110,13 @@ fn update_condition(
     if let Some(stuck) = &view.stuck {
         return (false, "UpdateFailed", format!("{stuck}{remaining_rollout}"));
     }
+    let failed = view
+        .refused
+        .iter()
+        .find(|(reason, _)| *reason == "UpdateFailed");
+    if let Some((reason, message)) = failed {
+        return (false, reason, format!("{message}{remaining_rollout}"));
+    }
     if waits::is_abort_pending(facts, status) {
         let message = waits::describe_pending_abort(facts);
         return (false, "RolloutAborted", message);

@@ -110,7 +110,7 @@ fn is_progress_expected(facts: &SetFacts, status: &CollaSetStatus, view: &Condit
         .as_ref()
         .and_then(|r| rollout::pause_wait(facts, r));
     let has_requests = view.requests.has_moving_pods() || view.requests.unpaired > 0;
-    let update = view.behind > 0 && at_pause.is_none();
+    let update = view.to_decorate > 0 || view.behind > 0 && at_pause.is_none();
     let has_work = view.surplus > 0 || view.pairs > 0 || has_requests || update;
     has_work && !members().any(|pod| waits(pod))
 }

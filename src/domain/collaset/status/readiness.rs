@@ -52,7 +52,7 @@ impl ConditionInputs {
             let message = format!("{stuck}{others}{later}{rest}");
             return (false, "UpdateFailed", message);
         }
-        if self.behind > 0 || self.updating > 0 {
+        if self.behind + self.to_decorate > 0 || self.updating > 0 {
             return self.readiness_while_updating(facts, status);
         }
         if self.pairs > 0 || self.requests.unpaired > 0 {
@@ -105,9 +105,9 @@ impl ConditionInputs {
             return (false, reason, message);
         }
         let reason = if paused { "Paused" } else { "Updating" };
-        let behind = messages::count_pods(self.behind);
+        let remaining = self.pods_to_update();
         let message = format!(
-            "{behind} to update, {updating} under way{step}{under_way}{down}{ended}{bound}{later}{pool_limit}"
+            "{remaining}, {updating} under way{step}{under_way}{down}{ended}{bound}{later}{pool_limit}"
         );
         (false, reason, message)
     }
@@ -193,6 +193,14 @@ impl ConditionInputs {
         let reason = match facts.strategy.paused && !moves {
             true => "Paused",
             false => "Scaling",
+        };
+        let failed = self
+            .refused
+            .iter()
+            .find(|(refused, _)| *refused == "ScaleOutFailed");
+        let reason = match failed.filter(|_| self.missing > 0) {
+            Some((refused, _)) if reason == "Scaling" => refused,
+            _ => reason,
         };
         let mut message = format!(
             "{} to create, {} to delete",

@@ -16,10 +16,21 @@ use crate::domain::pod::Pod;
 impl ConditionInputs {
     /// Describes the rest of a rollout.
     pub(super) fn remaining_rollout(&self) -> String {
-        let behind = format!("{} to update", messages::count_pods(self.behind));
+        let behind = self.pods_to_update();
         match self.to_make {
             0 => behind,
             count => format!("{behind}, {count} to be made"),
+        }
+    }
+
+    /// Says how many Pods are to be updated.
+    pub(super) fn pods_to_update(&self) -> String {
+        let behind = messages::count_pods(self.behind);
+        let decorated = messages::count_pods(self.to_decorate);
+        match (self.behind, self.to_decorate) {
+            (_, 0) => format!("{behind} to update"),
+            (0, _) => format!("{decorated} to get other decorations"),
+            _ => format!("{behind} to update, {decorated} to get other decorations"),
         }
     }
 
@@ -34,7 +45,7 @@ impl ConditionInputs {
         let at = at.map(|r| format!("at step {} of {}", r.step, facts.rollout.len()));
         let is_aborted = rollout.is_some_and(|r| r.aborted);
         let parts = [
-            (self.behind + self.to_make > 0).then(|| self.remaining_rollout()),
+            (self.behind + self.to_decorate + self.to_make > 0).then(|| self.remaining_rollout()),
             at,
             is_aborted.then(|| "aborted".to_owned()),
             facts.strategy.paused.then(|| "paused".to_owned()),
@@ -88,7 +99,7 @@ impl ConditionInputs {
 
     /// Whether the rollout still has Pods to update, steps to take, or Pods of the updated revision to wait for.
     pub(super) fn is_updating(&self, facts: &SetFacts) -> bool {
-        let remaining = self.behind + self.to_make + self.updates;
+        let remaining = self.behind + self.to_decorate + self.to_make + self.updates;
         remaining > 0
             || facts.rollout.has_steps_left()
             || self.updated_pods_down(facts).next().is_some()
@@ -97,7 +108,7 @@ impl ConditionInputs {
     /// Describes the rest of a rollout, and why the rollout waits.
     pub(super) fn describe_remaining_update(&self, facts: &SetFacts) -> String {
         let down = self.updated_pods_down(facts).count();
-        if self.behind + self.to_make + self.updates > 0 || down == 0 {
+        if self.behind + self.to_decorate + self.to_make + self.updates > 0 || down == 0 {
             let bound = self.describe_bounds(facts, |_| false);
             let given_up = match self.behind > 0 && self.missing > 0 {
                 true => waits::describe_blocked_deletions(facts),

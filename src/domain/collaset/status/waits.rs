@@ -8,7 +8,7 @@ use super::super::headroom::Headroom;
 use super::super::observed::ObservedSet;
 use super::super::revision::progress::{UpdateProgress, resize_progress, update_progress};
 use super::super::rollout;
-use super::super::set_facts::SetFacts;
+use super::super::set_facts::{SetFacts, Target};
 use super::super::set_operations::{self, OperationState, SetOperation};
 use super::super::strategy::UpdateScope;
 use super::super::update::{MaxUnavailableUse, is_updated_by_deletion};
@@ -276,12 +276,13 @@ pub fn describe_max_unavailable_use(
 /// Says, after `; `, that a rollout deletes no Pod while the API server refuses to create other Pods; empty if the API
 /// server refuses none.
 pub fn describe_blocked_deletions(facts: &SetFacts) -> &'static str {
-    let mut members = facts.members.iter();
+    let mut targets = facts.targets.get().into_iter().flatten();
     let is_refused = !facts.observed.refused.creations.is_empty();
-    match is_refused
-        && !facts.strategy.paused
-        && members.any(|(id, pod)| is_updated_by_deletion(facts, *id, pod))
-    {
+    let is_deleted = |(id, target): (&i64, &Target)| {
+        let pod = facts.members.get(id);
+        pod.is_some_and(|pod| is_updated_by_deletion(facts, *id, pod, target))
+    };
+    match is_refused && targets.any(is_deleted) {
         true => {
             "; the update deletes no Pod while others can't be created: remove the cause of the refusal, or lower spec.replicas"
         }
@@ -383,7 +384,7 @@ pub fn describe_resized_pods(facts: &SetFacts) -> Option<String> {
     let members = facts.members.values();
     let resized = members.filter(|pod| facts.is_resized(pod));
     let descriptions = resized.map(|pod| {
-        let revisions = facts.resized_to(pod).iter().map(|r| &*r.name);
+        let revisions = facts.resized_to(pod).iter().map(|r| &*r.template.name);
         let revisions: Vec<_> = revisions.collect();
         format!(
             "Pod {} is kept on revision {} and has resources of {}, because its update did not finish; update it, or \

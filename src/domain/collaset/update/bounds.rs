@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::super::draft::Draft;
 use super::super::pool;
-use super::super::set_facts::SetFacts;
+use super::super::set_facts::{SetFacts, Target};
 use super::super::set_operations::{self, SetOperation};
 use super::super::strategy::UpdatePolicy;
-use super::{pods, scope, slots};
+use super::{pods, slots, targets};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
@@ -25,7 +25,11 @@ pub struct MaxUnavailableUse {
 pub fn max_unavailable_use(facts: &SetFacts, draft: &Draft) -> MaxUnavailableUse {
     let strategy = &facts.strategy;
     let is_bound = strategy.max_unavailable.is_some() && strategy.policy != UpdatePolicy::Replace;
-    if !is_bound || strategy.paused || !facts.is_rolling_out {
+    if !is_bound || strategy.paused {
+        return MaxUnavailableUse::default();
+    }
+    let targets = targets::targets(facts, draft);
+    if !targets.values().any(|target| target.is_behind) {
         return MaxUnavailableUse::default();
     }
     let counted = pool::counted_ids(facts, draft);
@@ -33,17 +37,13 @@ pub fn max_unavailable_use(facts: &SetFacts, draft: &Draft) -> MaxUnavailableUse
     if free > 0 {
         return MaxUnavailableUse::default();
     }
-    let waits = |id: &i64| {
-        let pod = facts.members.get(id);
+    let waits = |(id, target): (&i64, &Target)| {
+        let pod = facts.members.get(id).filter(|_| target.is_behind);
         pod.is_some_and(|pod| {
-            let is_older = !facts.is_updated(pod) && !pods::is_change_refused(facts, *id, pod);
-            is_older && slots::stays_available(draft, pod)
+            !pods::is_change_refused(facts, *id, pod, target) && slots::stays_available(draft, pod)
         })
     };
-    if !scope::ids_in_scope(facts, draft, &counted)
-        .iter()
-        .any(waits)
-    {
+    if !targets.iter().any(waits) {
         return MaxUnavailableUse::default();
     }
     let members = counted.iter().filter_map(|id| facts.members.get(id));
@@ -67,7 +67,7 @@ pub fn max_surge_use(facts: &SetFacts, draft: &Draft) -> Vec<Arc<Pod>> {
     let strategy = &facts.strategy;
     let most = strategy.max_surge;
     let most = most.filter(|_| strategy.policy == UpdatePolicy::Replace && !strategy.paused);
-    let Some(most) = most.filter(|_| facts.is_rolling_out) else {
+    let Some(most) = most else {
         return Vec::new();
     };
     let origins: Vec<_> = slots::surging_origins(facts, draft).cloned().collect();
@@ -75,22 +75,18 @@ pub fn max_surge_use(facts: &SetFacts, draft: &Draft) -> Vec<Arc<Pod>> {
         return Vec::new();
     }
     let replaced: BTreeSet<&str> = origins.iter().map(|pod| &*pod.metadata.uid).collect();
-    let waits = |id: &i64| {
-        let pod = facts.members.get(id);
+    let waits = |(id, target): (&i64, &Target)| {
+        let pod = facts.members.get(id).filter(|_| target.is_behind);
         pod.is_some_and(|pod| {
             let goes = set_operations::is_leaving(pod)
                 || SetOperation::ScaleIn.is_in_progress(pod)
                 || draft.removes_pod(pod);
             let is_replaced =
                 pod.label(keys::TO_REPLACE).is_some() || replaced.contains(&*pod.metadata.uid);
-            !facts.is_updated(pod) && !goes && !is_replaced
+            !goes && !is_replaced
         })
     };
-    let counted = pool::counted_ids(facts, draft);
-    match scope::ids_in_scope(facts, draft, &counted)
-        .iter()
-        .any(waits)
-    {
+    match targets::targets(facts, draft).iter().any(waits) {
         true => origins,
         false => Vec::new(),
     }

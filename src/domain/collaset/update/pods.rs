@@ -1,19 +1,19 @@
 //! Plans the next step of the update of one Pod.
 
-use std::borrow::Cow;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::super::draft::Draft;
 use super::super::pairs as pair;
+use super::super::plan::DryRunChange;
 use super::super::pool;
-use super::super::pvcs;
-use super::super::revision::data;
 use super::super::revision::inplace::InPlaceChange;
 use super::super::revision::progress::{self, UpdateProgress};
-use super::super::set_facts::{self, SetFacts};
+use super::super::set_facts::{self, SetFacts, Target};
 use super::super::set_operations::{self, OperationState, SetOperation};
 use super::super::strategy::UpdatePolicy;
 use super::slots::{self, UpdateSlots, is_deletion_refused};
+use super::targets::{has_labels_of_target, have_pvcs_changed};
 use crate::api::keys;
 use crate::domain::inplace::restarting_resources;
 use crate::domain::pod::Pod;
@@ -24,22 +24,21 @@ pub fn update_pod(
     draft: &mut Draft,
     slots: &mut UpdateSlots,
     (id, pod): (i64, &Arc<Pod>),
-    in_scope: bool,
+    target: &Target,
 ) {
     if !facts.strategy.paused {
-        record_revision(facts, draft, id, pod, in_scope);
+        record_composition(facts, draft, id, pod, target);
     }
     let is_other = set_operations::undo_foreign_run(pod).is_some();
     if is_other || SetOperation::ScaleIn.is_in_progress(pod) {
         return;
     }
-    let behind = needs_update(facts, id, pod);
     if set_operations::is_leaving(pod) {
         if facts.may_stay(pod) {
-            match in_scope && behind {
+            match target.is_behind {
                 // The revision of the template may have changed since the pair was opened.
                 true if pod.label(keys::TO_REPLACE).is_some() => {
-                    replace_pod(facts, draft, slots, pod);
+                    replace_pod(facts, draft, slots, pod, target);
                 }
                 true => {}
                 false => withdraw_replacement(facts, draft, pod),
@@ -59,37 +58,44 @@ pub fn update_pod(
         facts.strategy.update_delay,
         facts.observed.now_nanos,
     );
-    match (in_scope && behind, turn) {
-        (true, _) if is_updated_by_pair(facts, pod) => replace_pod(facts, draft, slots, pod),
+    match (target.is_behind, turn) {
+        (true, _) if is_updated_by_pair(facts, pod) => {
+            replace_pod(facts, draft, slots, pod, target);
+        }
         (true, _)
             if turn != OperationState::Idle
-                && is_change_refused(facts, id, pod)
+                && is_change_refused(facts, id, pod, target)
                 && can_return_to_service(facts, pod) =>
         {
             return_without_update(facts, draft, pod);
         }
         (true, _)
             if turn != OperationState::Idle
-                && is_updated_by_deletion(facts, id, pod)
-                && is_deletion_blocked(facts, slots, id, pod)
+                && is_updated_by_deletion(facts, id, pod, target)
+                && is_deletion_blocked(facts, slots, (id, pod), target)
                 && can_return_to_service(facts, pod) =>
         {
             return_without_update(facts, draft, pod);
         }
-        (true, OperationState::Idle) => begin_update(facts, draft, slots, id, pod),
+        (true, OperationState::Idle) => begin_update(facts, draft, slots, (id, pod), target),
         (true, OperationState::Waiting) if slots.must_withdraw_update(pod) => {
             draft.patch_labels(pod, SetOperation::Update.undo_labels(pod));
         }
         (true, OperationState::Waiting) => {
             let delay = facts.strategy.update_delay;
             if SetOperation::Update.is_allowed_by_same_write(pod, delay)
-                && matches!(*update_way(facts, id, pod), InPlaceChange::Yes { .. })
+                && matches!(
+                    *update_way(facts, id, pod, target),
+                    InPlaceChange::Yes { .. }
+                )
             {
-                carry_out_update(facts, draft, slots, id, pod);
+                carry_out_update(facts, draft, slots, (id, pod), target);
             }
         }
         (true, OperationState::Delayed(nanos)) => draft.requeue_after(nanos),
-        (true, OperationState::Allowed) => carry_out_update(facts, draft, slots, id, pod),
+        (true, OperationState::Allowed) => {
+            carry_out_update(facts, draft, slots, (id, pod), target);
+        }
         (false, turn) => {
             withdraw_replacement(facts, draft, pod);
             settle_updated_pod(facts, draft, slots, (id, pod), turn);
@@ -97,39 +103,19 @@ pub fn update_pod(
     }
 }
 
-/// Records in the pool the revision of which the Pod would be created again.
-fn record_revision(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod, in_scope: bool) {
+/// Records in the pool of what the Pod would be created again.
+fn record_composition(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod, target: &Target) {
     let own = pod
         .label(keys::REVISION)
         .filter(|name| facts.history.find_revision(name).is_some());
     let revision = match own {
-        Some(own) if !in_scope => own,
-        None if !in_scope => &facts.history.current.name,
+        Some(own) if !target.in_scope => own,
+        None if !target.in_scope => &facts.history.current.name,
         _ => &facts.history.updated.name,
     };
     pool::set_entry_mark(draft, id, pool::REVISION, revision);
-}
-
-fn needs_update(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
-    !facts.is_updated(pod) || have_pvcs_changed(facts, id, pod)
-}
-
-/// Compares only the PVCs that the Pod mounts, because other PVCs of its ID may be kept for a rollback.
-fn have_pvcs_changed(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
-    let observed = facts.observed;
-    let templates = data::pvc_templates(&facts.history.updated.data);
-    let pvcs = facts.pvcs_with_id(id).iter();
-    let mounted = pvcs.filter(|pvc| {
-        pod.spec.pvcs.contains(&pvc.name) && facts.mismatched_template_hash(pod, pvc).is_none()
-    });
-    let mounted: Vec<_> = mounted.cloned().collect();
-    pvcs::have_templates_changed(
-        &observed.set,
-        templates,
-        id,
-        &mounted,
-        &facts.template_hashes,
-    )
+    let recorded = facts.to_record(&target.decorations);
+    pool::record_decorations(draft, id, &recorded);
 }
 
 /// A Pod in a pair is updated by its new Pod, whatever the policy.
@@ -137,11 +123,17 @@ fn is_updated_by_pair(facts: &SetFacts, pod: &Pod) -> bool {
     facts.strategy.policy == UpdatePolicy::Replace || pod.label(keys::TO_REPLACE).is_some()
 }
 
-fn replace_pod(facts: &SetFacts, draft: &mut Draft, slots: &mut UpdateSlots, pod: &Arc<Pod>) {
+fn replace_pod(
+    facts: &SetFacts,
+    draft: &mut Draft,
+    slots: &mut UpdateSlots,
+    pod: &Arc<Pod>,
+    target: &Target,
+) {
     if slots.is_pair_beyond_surge(pod) {
         return withdraw_replacement(facts, draft, pod);
     }
-    let revision = &facts.history.updated.name;
+    let revision = &target.template.name;
     if pod.label(keys::TO_REPLACE).is_none() {
         let opened = match pair::serving_half_of_cancelled_pair(facts, draft, pod) {
             None => slots.take_pair_slot(),
@@ -158,7 +150,10 @@ fn replace_pod(facts: &SetFacts, draft: &mut Draft, slots: &mut UpdateSlots, pod
         let nanos = facts.observed.now_nanos.to_string();
         draft.patch_label(pod, keys::TO_REPLACE, Some(nanos));
         let name = &pod.metadata.name;
-        let message = format!("Pod {name} will be replaced by a Pod of revision {revision}");
+        let message = match target.by_decorations {
+            true => format!("Pod {name} will be replaced by a Pod with other decorations"),
+            false => format!("Pod {name} will be replaced by a Pod of revision {revision}"),
+        };
         draft.announce_once_written(pod, "ReplaceUpdateTarget", message);
     }
     // An update by another policy that had begun is not needed any more.
@@ -191,18 +186,18 @@ fn begin_update(
     facts: &SetFacts,
     draft: &mut Draft,
     slots: &mut UpdateSlots,
-    id: i64,
-    pod: &Arc<Pod>,
+    (id, pod): (i64, &Arc<Pod>),
+    target: &Target,
 ) {
     if draft.removes_pod(pod) {
         return; // an earlier step removes the Pod
     }
-    let change = update_way(facts, id, pod);
+    let change = update_way(facts, id, pod, target);
     let deletes = !matches!(*change, InPlaceChange::Yes { .. });
-    if deletes && is_pool_unwritten(facts, id) {
+    if deletes && is_pool_unwritten(facts, id, target) {
         return;
     }
-    let dry_run_only = is_update_refused(facts, id, pod);
+    let dry_run_only = is_update_refused(facts, id, pod, target);
     // A dry run without a write can't be combined with other changes, so the other changes are written first.
     if dry_run_only && draft.changes_pod(pod) {
         return;
@@ -218,75 +213,115 @@ fn begin_update(
         pod,
         SetOperation::Update.begin_labels(pod, deletes, facts.observed.now_nanos),
     );
-    announce_resize(facts, draft, pod, &change);
+    announce_resize(facts, draft, pod, target, &change);
     let patch = draft.pod_patch(pod);
     (patch.deletes, patch.dry_run_only) = (deletes, dry_run_only);
     let refused = &facts.observed.refused;
-    if !deletes && refused.needs_dry_run(pod, &facts.history.updated.name) {
-        draft.pod_patch(pod).dry_run_change = match facts.is_resized(pod) {
-            true => facts.dry_run_change(&change),
-            false => facts
-                .revision_of(pod)
-                .and_then(|r| facts.dry_run_change_from(r)),
-        };
+    if !deletes && refused.needs_dry_run(pod, target.name()) {
+        draft.pod_patch(pod).dry_run_change = dry_run_change(target, &change);
     }
+}
+
+/// Returns the change that a dry run tries before a Pod goes off traffic for its update in place; `None` if the change
+/// is not possible in place.
+fn dry_run_change(target: &Target, change: &InPlaceChange) -> Option<Arc<DryRunChange>> {
+    let InPlaceChange::Yes {
+        labels,
+        annotations,
+        spec,
+        resize,
+        ..
+    } = change
+    else {
+        return None;
+    };
+    let mut labels = labels.clone();
+    let revision = (
+        keys::REVISION.to_owned(),
+        Some(target.template.name.clone()),
+    );
+    labels.0.extend([revision]);
+    Some(Arc::new(DryRunChange {
+        revision: target.name().to_owned(),
+        labels,
+        annotations: annotations.clone(),
+        spec: spec.clone(),
+        resize: resize.clone(),
+    }))
 }
 
 /// Whether the in-place change of the Pod was refused, or it is unknown whether it will be while the Pod waits for its
 /// rules. The Pod serves unchanged until a dry run has passed.
-pub fn is_change_refused(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
-    let (refused, updated) = (&facts.observed.refused, &facts.history.updated.name);
+pub fn is_change_refused(facts: &SetFacts, id: i64, pod: &Pod, target: &Target) -> bool {
+    let (refused, name) = (&facts.observed.refused, target.name());
     let waits =
         || SetOperation::Update.is_in_progress(pod) && set_operations::is_awaiting_rules(pod);
-    (refused.refuses_change(pod, updated) || refused.is_change_in_doubt(updated) && waits())
-        && matches!(*update_way(facts, id, pod), InPlaceChange::Yes { .. })
+    (refused.refuses_change(pod, name) || refused.is_change_in_doubt(name) && waits())
+        && matches!(
+            *update_way(facts, id, pod, target),
+            InPlaceChange::Yes { .. }
+        )
 }
 
 /// Whether a Pod whose update deletes it must not be deleted for now: its successor could not be created, the revision
 /// of its ID can't be stored, or the API server refuses the deletion. Meanwhile the Pod serves.
-fn is_deletion_blocked(facts: &SetFacts, slots: &UpdateSlots, id: i64, pod: &Pod) -> bool {
+fn is_deletion_blocked(
+    facts: &SetFacts,
+    slots: &UpdateSlots,
+    (id, pod): (i64, &Pod),
+    target: &Target,
+) -> bool {
     // A Pod that waits for its rules serves. It must not begin again each time a quota is full for a moment.
     slots.are_deletions_blocked() && !set_operations::is_awaiting_rules(pod)
         || is_deletion_refused(facts, pod)
-        || is_pool_unwritten(facts, id)
+        || is_pool_unwritten(facts, id, target)
 }
 
 /// Whether the update of a Pod was refused, as a change or as a deletion. The controller then only makes a dry run,
 /// which takes no slot from other Pods. Once the dry run has passed, the update begins.
-pub fn is_update_refused(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
-    is_change_refused(facts, id, pod)
-        || is_deletion_refused(facts, pod) && is_updated_by_deletion(facts, id, pod)
+pub fn is_update_refused(facts: &SetFacts, id: i64, pod: &Pod, target: &Target) -> bool {
+    is_change_refused(facts, id, pod, target)
+        || is_deletion_refused(facts, pod) && is_updated_by_deletion(facts, id, pod, target)
 }
 
-/// Whether the pool can't be written and does not yet record the updated revision for an ID.
-fn is_pool_unwritten(facts: &SetFacts, id: i64) -> bool {
-    let updated = &facts.history.updated.name;
-    facts.observed.refused.pool && !pool::is_entry_stored(facts, id, pool::REVISION, updated)
+/// Whether the pool can't be written and does not yet record the revision of the target for an ID.
+fn is_pool_unwritten(facts: &SetFacts, id: i64, target: &Target) -> bool {
+    let revision = &target.template.name;
+    facts.observed.refused.pool && !pool::is_entry_stored(facts, id, pool::REVISION, revision)
 }
 
 /// Whether the update of a Pod deletes it.
-pub fn is_updated_by_deletion(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
-    needs_update(facts, id, pod)
+pub fn is_updated_by_deletion(facts: &SetFacts, id: i64, pod: &Pod, target: &Target) -> bool {
+    target.is_behind
         && !is_updated_by_pair(facts, pod)
-        && !matches!(*update_way(facts, id, pod), InPlaceChange::Yes { .. })
+        && !matches!(
+            *update_way(facts, id, pod, target),
+            InPlaceChange::Yes { .. }
+        )
 }
 
-/// Returns how the Pod gets from its revision to the updated one.
-fn update_way<'a>(facts: &'a SetFacts, id: i64, pod: &Pod) -> Cow<'a, InPlaceChange> {
-    let no = |reason: String| Cow::Owned(InPlaceChange::No(reason));
+/// Returns how the Pod gets from its composition to its target.
+fn update_way(facts: &SetFacts, id: i64, pod: &Pod, target: &Target) -> Rc<InPlaceChange> {
+    let no = |reason: String| Rc::new(InPlaceChange::No(reason));
     if facts.strategy.policy != UpdatePolicy::InPlace {
         return no("podUpgradePolicy is not InPlaceIfPossible".into());
     }
-    if have_pvcs_changed(facts, id, pod) {
+    if target.in_scope && have_pvcs_changed(facts, id, pod) {
         return no("volumeClaimTemplates have changed".into());
     }
-    let Some(from) = facts.revision_of(pod) else {
-        return no("the revision of the Pod is not known any more".into());
+    let goal = match &target.goal {
+        Ok(goal) => goal,
+        Err(failure) => return no(failure.message.clone()),
     };
-    let mut change = facts.in_place_change_from(from);
+    let Some(from) = facts.composition_of(pod) else {
+        return no(
+            "the revision of the Pod, or of one of its decorations, is not known any more".into(),
+        );
+    };
+    let mut change = facts.in_place_change(&from, goal);
     for resized in facts.resized_to(pod) {
-        let back = facts.in_place_change_from(resized);
-        change = Cow::Owned(change.into_owned().with_resize_of(&back));
+        let back = facts.in_place_change(resized, goal);
+        change = Rc::new(InPlaceChange::clone(&change).with_resize_of(&back));
     }
     let resizes = matches!(
         *change,
@@ -295,13 +330,13 @@ fn update_way<'a>(facts: &'a SetFacts, id: i64, pod: &Pod) -> Cow<'a, InPlaceCha
             ..
         }
     );
-    if facts.has_updated_label(pod)
+    if has_labels_of_target(pod, target)
         && let UpdateProgress::Refused(reason) = progress::update_progress(pod)
     {
         return no(reason);
     }
     let refused = &facts.observed.refused;
-    match refused.resize_refusal(pod, &facts.history.updated.name) {
+    match refused.resize_refusal(pod, target.name()) {
         Some(reason) if resizes => no(format!("its resize is refused: {reason}")),
         _ => change,
     }
@@ -311,11 +346,11 @@ fn carry_out_update(
     facts: &SetFacts,
     draft: &mut Draft,
     slots: &mut UpdateSlots,
-    id: i64,
-    pod: &Arc<Pod>,
+    (id, pod): (i64, &Arc<Pod>),
+    target: &Target,
 ) {
-    let change = update_way(facts, id, pod);
-    if announce_resize(facts, draft, pod, &change) {
+    let change = update_way(facts, id, pod, target);
+    if announce_resize(facts, draft, pod, target, &change) {
         return; // the resize follows once the annotation is stored
     }
     let before = progress::last_pod_status(pod, &change);
@@ -325,26 +360,22 @@ fn carry_out_update(
         spec,
         resize,
         ..
-    } = change.into_owned()
+    } = &*change
     else {
         if slots.take_deletion_slot() {
-            delete_for_update(facts, draft, pod);
+            delete_for_update(facts, draft, pod, target);
         }
         return;
     };
     let patch = draft.pod_patch(pod);
-    patch.in_place_target = Some(facts.history.updated.name.clone());
-    patch.spec = spec;
-    patch.resize = resize;
-    patch.annotations.extend(annotations);
+    patch.in_place_target = Some(target.name().to_owned());
+    patch.spec.clone_from(spec);
+    patch.resize.clone_from(resize);
+    patch.annotations.extend(annotations.clone());
     draft.patch_annotation(pod, keys::LAST_POD_STATUS, Some(before));
     remove_resize_mark(draft, pod); // from this write on the Pod has the revision
-    draft.patch_label(
-        pod,
-        keys::REVISION,
-        Some(facts.history.updated.name.clone()),
-    );
-    draft.patch_labels(pod, labels);
+    draft.patch_label(pod, keys::REVISION, Some(target.template.name.clone()));
+    draft.patch_labels(pod, labels.clone());
 }
 
 /// Records in an annotation that the Pod will be resized, if that is not recorded yet. Returns whether it had to be
@@ -354,9 +385,10 @@ fn announce_resize(
     facts: &SetFacts,
     draft: &mut Draft,
     pod: &Arc<Pod>,
+    target: &Target,
     change: &InPlaceChange,
 ) -> bool {
-    let updated = &facts.history.updated.name;
+    let updated = target.name();
     let resizes = matches!(
         change,
         InPlaceChange::Yes {
@@ -366,9 +398,9 @@ fn announce_resize(
     );
     let is_new = resizes && set_facts::resize_marks(pod).all(|(name, _)| name != updated);
     if is_new {
-        let resized: Vec<&str> = facts.resized_to(pod).iter().map(|r| &*r.name).collect();
+        let resized: Vec<&str> = facts.resized_to(pod).iter().map(|r| r.name()).collect();
         let kept_marks = set_facts::resize_marks(pod).filter(|(name, _)| resized.contains(name));
-        let marks = kept_marks.chain([(&**updated, pod.metadata.generation)]);
+        let marks = kept_marks.chain([(updated, pod.metadata.generation)]);
         let marks: Vec<String> = marks.map(|(name, of)| format!("{name}@{of}")).collect();
         draft.patch_annotation(pod, keys::RESIZING, Some(marks.join(",")));
     }
@@ -376,9 +408,9 @@ fn announce_resize(
 }
 
 /// Deletes a Pod. The set creates it again under its ID with the updated revision.
-fn delete_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>) {
+fn delete_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Arc<Pod>, target: &Target) {
     let refused = &facts.observed.refused;
-    if let Some(reason) = refused.resize_refusal(pod, &facts.history.updated.name) {
+    if let Some(reason) = refused.resize_refusal(pod, target.name()) {
         report_update_refusal(draft, pod, reason);
     } else if let UpdateProgress::Refused(reason) = progress::update_progress(pod) {
         report_update_refusal(draft, pod, &reason);
@@ -502,6 +534,6 @@ fn settle_updated_pod(
                 return_without_update(facts, draft, pod); // the Pod serves until it can be created again
             }
         }
-        UpdateProgress::Done => finish_update(draft, pod, true),
+        UpdateProgress::Done => finish_update(draft, pod, facts.is_updated(pod)),
     }
 }

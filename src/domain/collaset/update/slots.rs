@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::super::composition::composition_name_of;
 use super::super::draft::Draft;
 use super::super::headroom::Headroom;
 use super::super::pool;
-use super::super::set_facts::SetFacts;
+use super::super::set_facts::{SetFacts, Target};
 use super::super::set_operations::{self, SetOperation};
 use super::super::strategy::UpdatePolicy;
+use super::slot_goals::SlotGoals;
+use super::targets;
 use crate::api::keys;
 use crate::domain::lifecycle::{Phase, min_ready, stored_phases};
 use crate::domain::pod::Pod;
@@ -64,16 +67,16 @@ impl UpdateSlots {
         facts: &SetFacts,
         draft: &mut Draft,
         counted: &[i64],
+        goals: &SlotGoals,
         underway: usize,
         waiting: impl Iterator<Item = &'a Arc<Pod>>,
         unmade: BTreeSet<String>,
     ) -> UpdateSlots {
-        let vacant = vacant_ids(facts, draft, counted);
         let refused = &facts.observed.refused.creations;
-        let is_refused = vacant.iter().any(|id| refused.contains_key(id));
+        let is_refused = goals.vacant.iter().any(|id| refused.contains_key(id));
         let (mut begin, delete) = match is_refused {
             true => (0, 0),
-            false => deletion_slots(facts, draft, vacant, underway),
+            false => deletion_slots(facts, draft, goals, underway),
         };
         let (available, excess) = count_spare_available(facts, draft, counted);
         let excess = waiting.take(excess);
@@ -162,7 +165,10 @@ impl UpdateDoubts {
         let refused = &facts.observed.refused;
         let mut members = counted.iter().filter_map(|id| facts.members.get(id));
         let deletions = refused.late_deletions;
-        let changes = refused.late.contains(&facts.history.updated.name);
+        let targets = targets::targets(facts, draft).values();
+        let mut behind = targets.filter(|target| target.is_behind);
+        let changes = refused.late.contains(&facts.history.updated.name)
+            || behind.any(|target| refused.late.contains(target.name()));
         UpdateDoubts {
             deletions,
             changes,
@@ -185,7 +191,10 @@ impl UpdateDoubts {
 /// Whether a Pod that is not updated yet is off traffic for its update, or came back from it recently. The wait is
 /// limited, because a Pod that crashes or whose node is lost may never serve again.
 fn is_offline_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Pod) -> bool {
-    if pod.is_available() || facts.is_updated(pod) || SetOperation::ScaleIn.is_in_progress(pod) {
+    if pod.is_available()
+        || !is_behind(facts, draft, pod)
+        || SetOperation::ScaleIn.is_in_progress(pod)
+    {
         return false;
     }
     match stored_phases(pod).get(set_operations::LIFECYCLE_ID) {
@@ -213,6 +222,13 @@ fn is_offline_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Pod) -> bool
     true
 }
 
+/// Whether a Pod does not have its target yet. A Pod out of the scope of the rollout may be on its way back.
+fn is_behind(facts: &SetFacts, draft: &Draft, pod: &Pod) -> bool {
+    let id = facts.instance_id_of(pod);
+    let target = id.and_then(|id| targets::targets(facts, draft).get(&id));
+    !facts.is_updated(pod) || target.is_some_and(|target| target.is_behind)
+}
+
 /// Parses a timestamp of an object into nanoseconds since 1970.
 fn parse_time_nanos(time: Option<&str>) -> Option<u64> {
     let time: Timestamp = time?.parse().ok()?;
@@ -225,31 +241,18 @@ fn take_slot(slots: &mut usize) -> bool {
     free
 }
 
-/// IDs without a Pod whose next Pod has the updated revision.
-fn vacant_ids(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> Vec<i64> {
-    let updated = &facts.history.updated.name;
-    let vacant = counted
-        .iter()
-        .copied()
-        .filter(|id| !facts.members.contains_key(id));
-    let vacant = vacant.filter(|id| {
-        let recorded = draft.ids.get(id).and_then(|data| data.get(pool::REVISION));
-        recorded == Some(updated)
-    });
-    vacant.collect()
-}
-
 /// Returns how many updates may begin and how many Pods may be deleted, depending on whether the API server is known to
 /// accept Pods of the updated revision.
 fn deletion_slots(
     facts: &SetFacts,
     draft: &mut Draft,
-    mut vacant: Vec<i64>,
+    goals: &SlotGoals,
     underway: usize,
 ) -> (usize, usize) {
-    if is_creation_proven(facts) {
+    if goals.are_proven(facts) {
         return (usize::MAX, usize::MAX);
     }
+    let mut vacant = goals.vacant.clone();
     // An overdue predecessor, or a finished Pod that waits in its backoff, must not delay others.
     vacant.retain(|id| {
         !is_predecessor_overdue(facts, draft, *id) && !facts.recreated_later.contains_key(id)
@@ -263,22 +266,6 @@ fn deletion_slots(
     });
     let one_but = |others: usize| 1usize.saturating_sub(others);
     (one_but(vacant.len() + underway), one_but(vacant.len()))
-}
-
-/// Whether the API server is known to accept Pods of the updated revision: it has accepted one, or one exists. Under
-/// `InPlaceIfPossible` an existing Pod counts only if it was created with this revision and not changed to it.
-pub fn is_creation_proven(facts: &SetFacts) -> bool {
-    let updated = &facts.history.updated.name;
-    if facts.observed.refused.proven.contains(updated) {
-        return true;
-    }
-    let created = |pod: &Pod| {
-        let fresh = [keys::CREATING, keys::COMPLETING];
-        facts.strategy.policy != UpdatePolicy::InPlace
-            || fresh.iter().any(|key| pod.label(key).is_some())
-    };
-    let mut pods = facts.observed.pods.iter();
-    pods.any(|pod| facts.is_updated(pod) && created(pod))
 }
 
 /// Whether the next Pod of an ID may have to wait long for the end of this Pod, for example on a lost node. The update
@@ -397,27 +384,27 @@ pub fn surging_origins<'a>(
 pub fn origins_beyond_surge(
     facts: &SetFacts,
     draft: &Draft,
-    pods: &[(i64, &Arc<Pod>)],
+    pods: &[(i64, &Arc<Pod>, &Target)],
 ) -> BTreeSet<String> {
     let Some(most) = max_surge(facts) else {
         return BTreeSet::new();
     };
     let excess = surging_origins(facts, draft).count().saturating_sub(most);
-    let unmade = pods.iter().rev().filter(|(id, origin)| {
+    let unmade = pods.iter().rev().filter(|(id, origin, _)| {
         let is_own = origin
             .label(keys::TO_REPLACE)
             .is_some_and(set_operations::is_set_timestamp);
         let new = draft.ids.get(id).and_then(pool::new_of);
         is_own && new.is_none_or(|new| !facts.is_id_held(new))
     });
-    let uids = unmade.map(|(_, origin)| origin.metadata.uid.clone());
+    let uids = unmade.map(|(_, origin, _)| origin.metadata.uid.clone());
     uids.take(excess).collect()
 }
 
 /// Whether an update has opened a pair. The new Pod of a replacement that a user asked for has its origin's own
-/// revision.
+/// revision, and in most cases its origin's decorations.
 pub fn is_pair_of_update(origin: &Pod, half: &Pod) -> bool {
-    origin.label(keys::REVISION) != half.label(keys::REVISION)
+    composition_name_of(origin) != composition_name_of(half)
 }
 
 /// Whether the API server refused to delete the Pod.

@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{kuperator_data, set};
+use crate::domain::collaset::composition::Composition;
 use crate::domain::collaset::construct;
 use crate::domain::collaset::core_v1::random_values::RandomValues;
 use crate::domain::collaset::core_v1::{POD_TEMPLATE, normal_form};
@@ -388,7 +390,7 @@ fn pod(name: &str, data: Value) -> Value {
     let none = BTreeMap::new();
     construct::pod_manifest(
         &set(json!({}), json!([])),
-        &revision,
+        &Composition::plain(&Arc::new(revision)),
         0,
         true,
         &none,

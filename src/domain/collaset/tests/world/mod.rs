@@ -19,6 +19,7 @@ use crate::domain::collaset::headroom;
 use crate::domain::collaset::observed::{InstancePool, ObservedSet, Pvc, Revision};
 use crate::domain::collaset::planner::plan_set;
 use crate::domain::collaset::status::{self, CanaryWatch};
+use crate::domain::decoration::Decoration;
 use crate::domain::pod::Pod;
 
 mod api;
@@ -41,6 +42,8 @@ pub struct World {
     pub revisions: BTreeMap<String, Revision>,
     pub pvcs: BTreeMap<String, Pvc>,
     pub pool: Option<InstancePool>,
+    /// The published PodDecorations of the namespace.
+    pub decorations: Vec<Decoration>,
     pub is_deleted: bool,
     /// Time until which the set leaves a finished Pod as it is, by UID.
     pub ended_until: BTreeMap<String, u64>,
@@ -95,6 +98,7 @@ impl World {
             revisions: BTreeMap::new(),
             pvcs: BTreeMap::new(),
             pool: None,
+            decorations: Vec::new(),
             is_deleted: false,
             ended_until: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -188,6 +192,7 @@ impl World {
                 .cloned()
                 .map(Arc::new)
                 .collect(),
+            decorations: self.decorations.iter().cloned().map(Arc::new).collect(),
             pool: self.pool.clone().map(Arc::new),
             pool_bytes: self.pool_bytes,
             refused: ApiRefusals {

@@ -1,4 +1,4 @@
-//! Refuses CollaSets that are too large to be reviewed. A parsed template takes many times the bytes of its text.
+//! Refuses objects that are too large to be reviewed. A parsed template takes many times the bytes of its text.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -31,23 +31,23 @@ pub(super) fn check_review_size(request: &Request, limit: usize) -> Option<Verdi
             "has {size} bytes, managedFields included; at most {limit} are allowed (--max-collaset-bytes). Make its \
              templates smaller, for example by ConfigMaps"
         );
-        deny_spec_change(request, problem)
+        deny_spec_change("CollaSet", request, &problem)
     })
 }
 
-/// The verdict on a CollaSet whose review would take more memory than a review may take.
-pub(super) fn deny_excessive(request: &Request, why: &str) -> Verdict {
-    deny_spec_change(request, format!("{why}; make the templates smaller"))
+/// The verdict on an object whose review would take more memory than a review may take.
+pub(super) fn deny_excessive(kind: &str, request: &Request, why: &str) -> Verdict {
+    deny_spec_change(kind, request, &format!("{why}; make the templates smaller"))
 }
 
 /// Denies a request that changes the spec, and allows every other request.
-fn deny_spec_change(request: &Request, problem: String) -> Verdict {
+fn deny_spec_change(kind: &str, request: &Request, problem: &str) -> Verdict {
     let object = request.object.as_deref();
     let old = request.old_object.as_deref();
     match object.is_none_or(|object| is_size_irrelevant(object, old)) {
         true => Verdict::allow(),
         false => {
-            let message = format!("CollaSet: {problem}");
+            let message = format!("{kind}: {problem}");
             Verdict::deny(413, "RequestEntityTooLarge", message)
         }
     }
@@ -122,9 +122,9 @@ mod tests {
                 .unwrap()
                 .is_allowed()
         );
-        assert!(deny_excessive(&request(&gone, &old), "why").is_allowed());
+        assert!(deny_excessive("CollaSet", &request(&gone, &old), "why").is_allowed());
         assert_eq!(
-            deny_excessive(&request(&new, &object(5, "a")), "why").code(),
+            deny_excessive("CollaSet", &request(&new, &object(5, "a")), "why").code(),
             413
         );
     }

@@ -1,5 +1,11 @@
-//! Creates the probes of a CollaSet in dry-run mode at the API server, and collects the errors and warnings of the API
-//! server.
+//! Creates probes in dry-run mode at the API server, and collects the errors and warnings of the API server. A probe is
+//! an object that is made of the templates of a CollaSet or of a PodDecoration.
+
+#[cfg(test)]
+pub mod fake_api_server;
+mod field_paths;
+mod probe;
+mod refusal;
 
 use std::time::Duration;
 
@@ -12,10 +18,13 @@ use kube::{Client, Error};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::probe::{self, DryRunFinding, DryRunProbe};
 use crate::api::validation::FieldErrors;
 use crate::api_request::{self, ApiFailure};
 use crate::cluster::request_path::ResourcePath;
+pub use field_paths::FieldPaths;
+pub use probe::{DryRunProbe, probe_object};
+pub use refusal::parse_warning_header;
+use refusal::{DryRunFinding, classify_refusal};
 
 /// Dry-run requests that run at the same time.
 const MAX_CONCURRENT: usize = 4;
@@ -27,7 +36,7 @@ const MAX_WARNINGS: usize = 100;
 /// Time before the deadline that is reserved for writing the verdict.
 const ANSWER_MARGIN: Duration = Duration::from_millis(100);
 
-/// The result of all probes of a CollaSet.
+/// The result of all probes of an object.
 #[derive(Debug, Default)]
 pub struct DryRunReport {
     /// Errors in the templates.
@@ -58,22 +67,27 @@ pub async fn dry_run_probes(
         .map(|probe| async move {
             let DryRunProbe {
                 resource,
-                at,
+                paths,
                 object,
             } = probe;
             let request = create_dry_run(client, namespace, resource, object);
-            (at, api_request::by(deadline - ANSWER_MARGIN, request).await)
+            (
+                paths,
+                api_request::by(deadline - ANSWER_MARGIN, request).await,
+            )
         })
         .buffered(MAX_CONCURRENT);
     while !report.errors.is_full()
-        && let Some((at, answer)) = answers.next().await
+        && let Some((paths, answer)) = answers.next().await
     {
         let finding = match answer {
             Ok(warnings) => {
-                report.add_warnings(&at, warnings);
+                let warnings = warnings.into_iter();
+                let warnings = warnings.map(|text| paths.translate_text(text));
+                report.add_warnings(paths.template(), warnings);
                 continue;
             }
-            Err(ApiFailure::Answered(status)) => probe::classify_refusal(&status, &at),
+            Err(ApiFailure::Answered(status)) => classify_refusal(&status, &paths),
             Err(ApiFailure::NoAnswer(_)) => {
                 DryRunFinding::Unknown("the API server gave no answer in time".into())
             }
@@ -86,7 +100,7 @@ pub async fn dry_run_probes(
             DryRunFinding::Wrong(errors) => report.errors.extend(errors),
             DryRunFinding::Doubtful(reason) => {
                 let warning = "the API server refuses at present to create an object from it, so it was not fully checked";
-                report.add_warnings(&at, [format!("{warning}: {reason}")]);
+                report.add_warnings(paths.template(), [format!("{warning}: {reason}")]);
             }
             DryRunFinding::Unknown(reason) => {
                 report.unknown.get_or_insert(reason);
@@ -123,7 +137,7 @@ async fn create_dry_run(
             .iter()
             .map(|h| String::from_utf8_lossy(h.as_bytes()));
         return Ok(texts
-            .filter_map(|text| probe::parse_warning_header(&text))
+            .filter_map(|text| parse_warning_header(&text))
             .collect());
     }
     let body = Limited::new(response.into_body(), MAX_REFUSAL_BYTES);

@@ -1,0 +1,88 @@
+//! Collects from the caches what a plan of a PodDecoration reads.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::memory::DecorationMemory;
+use crate::api::collaset::CollaSet;
+use crate::cluster::index::NamespaceIndex;
+use crate::cluster::objects::{CachedDecoration, ObjectCaches};
+use crate::controllers::ControllerContext;
+use crate::controllers::decoration_board::DecorationBoard;
+use crate::domain::collaset::observed::pool_name;
+use crate::domain::decoration::observed::{ObservedDecoration, SetOfNamespace};
+use crate::domain::decoration::plan::{DecorationPlan, plan_decoration};
+
+/// Collects the state of a PodDecoration. The caches contain this controller's own writes.
+pub fn observe_decoration(
+    context: &ControllerContext,
+    board: &DecorationBoard,
+    cached: &CachedDecoration,
+    memory: &DecorationMemory,
+) -> ObservedDecoration {
+    let objects = &context.objects;
+    let metadata = &cached.object.metadata;
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let generation = metadata.generation.unwrap_or(0);
+    let last = board.get(namespace, name);
+    let mut others = board.decorations(namespace);
+    others.retain(|other| other.name != name);
+    ObservedDecoration {
+        revisions: objects.revisions.controlled_by(namespace, memory.uid()),
+        sets: collect_sets(context, namespace),
+        others,
+        last: last.filter(|last| last.uid == memory.uid()),
+        refused: memory.refused_writes(Instant::now(), generation),
+        now_nanos: u64::try_from((context.now)().as_nanosecond()).unwrap_or(0),
+        object: Arc::clone(&cached.object),
+    }
+}
+
+fn collect_sets(context: &ControllerContext, namespace: &str) -> Vec<SetOfNamespace> {
+    let objects = &context.objects;
+    let sets = objects.sets.objects_of(namespace);
+    if sets.is_empty() {
+        return Vec::new();
+    }
+    let state = context.index.read_state();
+    let pods = state.namespace(namespace);
+    let sets = sets.into_iter();
+    sets.map(|set| collect_set(objects, namespace, pods, set))
+        .collect()
+}
+
+fn collect_set(
+    objects: &ObjectCaches,
+    namespace: &str,
+    pods: Option<&NamespaceIndex>,
+    set: Arc<CollaSet>,
+) -> SetOfNamespace {
+    let uid = set.metadata.uid.as_deref().unwrap_or_default();
+    let own = pods.into_iter().flat_map(|pods| pods.pods_owned_by(uid));
+    let mut own: Vec<_> = own.cloned().collect();
+    own.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    SetOfNamespace {
+        revisions: objects.revisions.controlled_by(namespace, uid),
+        pods: own,
+        pool: objects.pools.get(namespace, pool_name(&set)),
+        set,
+    }
+}
+
+/// Plans a PodDecoration. If its spec or status can't be read (`unreadable`), Pods that have the decoration keep it
+/// until the PodDecoration is deleted, and the plan contains no write except the removal of the finalizer.
+pub fn plan(observed: &ObservedDecoration, unreadable: Option<&str>) -> DecorationPlan {
+    let mut plan = plan_decoration(observed);
+    let Some(fault) = unreadable else {
+        return plan;
+    };
+    plan.publish.invalid = Some(format!("its stored form can't be read: {fault}"));
+    plan.publish.hold = None;
+    DecorationPlan {
+        publish: plan.publish,
+        remove_finalizer: plan.remove_finalizer,
+        ..DecorationPlan::default()
+    }
+}

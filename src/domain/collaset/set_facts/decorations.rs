@@ -1,0 +1,185 @@
+//! The decorations of members: those that a member has, and those that it should have.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::SetFacts;
+use crate::api::keys;
+use crate::api::resourcecontext::data::{self, origin_of};
+use crate::domain::collaset::composition::{self, Composition, composition_name_of};
+use crate::domain::collaset::observed::Revision;
+use crate::domain::collaset::revision::data::template_labels;
+use crate::domain::decoration::apply::ApplyFailure;
+use crate::domain::decoration::effective::{Member, effective_revisions};
+use crate::domain::decoration::labels::{
+    decorated_labels, decorations_of, from_json, selection_labels,
+};
+use crate::domain::decoration::{Decoration, DecorationRevision, DecorationRevisions, Reach};
+use crate::domain::pod::Pod;
+
+/// A composition, or why a decoration can't be applied to the template.
+pub type ComposedOrFailure = Result<Rc<Composition>, ApplyFailure>;
+
+impl SetFacts<'_> {
+    /// What the Pod is made of. `None` if a part is not stored any more.
+    pub fn composition_of(&self, pod: &Pod) -> Option<Rc<Composition>> {
+        self.find_composition(&composition_name_of(pod)?)
+    }
+
+    /// Finds a composition by its name. `None` if a part is not stored any more, or can't be applied.
+    pub fn find_composition(&self, name: &str) -> Option<Rc<Composition>> {
+        let (template, decorations) = composition::split_name(name);
+        let template = self.history.find_revision(template)?;
+        let stored = self.stored_decorations();
+        let revisions: Option<Vec<_>> = decorations
+            .map(|name| stored.get(name).map(|revision| &**revision))
+            .collect();
+        self.compose_revisions(name.to_owned(), template, &revisions?)
+            .ok()
+    }
+
+    /// Applies decorations to a revision of the template. The caller has taken the decorations from
+    /// [`SetFacts::wanted_decorations`], so they are stored.
+    pub fn compose(
+        &self,
+        template: &Arc<Revision>,
+        decorations: &DecorationRevisions,
+    ) -> ComposedOrFailure {
+        let stored = self.stored_decorations();
+        let revisions = decorations.values();
+        let revisions: Vec<_> = revisions.filter_map(|name| stored.get(name)).collect();
+        let revisions: Vec<&DecorationRevision> = revisions.into_iter().map(|r| &**r).collect();
+        let name = composition::composition_name(&template.name, decorations);
+        self.compose_revisions(name, template, &revisions)
+    }
+
+    fn compose_revisions(
+        &self,
+        name: String,
+        template: &Arc<Revision>,
+        revisions: &[&DecorationRevision],
+    ) -> ComposedOrFailure {
+        let mut known = self.compositions.borrow_mut();
+        let composed = known
+            .entry(name)
+            .or_insert_with(|| Composition::decorated(template, revisions).map(Rc::new));
+        composed.clone()
+    }
+
+    /// The decorations that a member should have if its Pod is of this revision of the template. `entry` is its entry in
+    /// the pool.
+    pub fn wanted_decorations(
+        &self,
+        (id, entry): (i64, Option<&BTreeMap<String, String>>),
+        pod: Option<&Pod>,
+        template: &Revision,
+    ) -> DecorationRevisions {
+        if self.observed.decorations.is_empty() {
+            return DecorationRevisions::new();
+        }
+        let labels = self.member_labels(id, pod, template);
+        let origin = entry.and_then(origin_of);
+        let origin = origin.and_then(|id| Some((id, self.members.get(&id)?)));
+        let stable = match (origin, pod) {
+            (Some((_, origin)), _) => decorations_of(origin),
+            (None, Some(pod)) => decorations_of(pod),
+            (None, None) => recorded_decorations(entry),
+        };
+        let is_new = entry.is_some_and(|data| data.contains_key(data::JUST_CREATE));
+        let member = Member {
+            key: &(self.name.to_owned(), origin.map_or(id, |(id, _)| id)),
+            labels: &labels,
+            stable: &stable,
+            is_new: is_new && pod.is_none() && origin.is_none(),
+        };
+        effective_revisions(&self.observed.decorations, member)
+    }
+
+    /// The first PodDecoration that selects the next Pod of a member and for which the Pod must wait, and the reason.
+    pub fn holding_decoration(&self, id: i64, template: &Revision) -> Option<(&str, &str)> {
+        if self.observed.decorations.is_empty() {
+            return None;
+        }
+        let labels = self.member_labels(id, None, template);
+        let mut decorations = self.observed.decorations.iter();
+        decorations.find_map(|decoration| {
+            let hold = decoration.hold.as_deref()?;
+            let selects = !decoration.deleting && decoration.selects(&labels);
+            selects.then_some((&*decoration.name, hold))
+        })
+    }
+
+    /// The labels by which decorations select a member.
+    fn member_labels(
+        &self,
+        id: i64,
+        pod: Option<&Pod>,
+        template: &Revision,
+    ) -> BTreeMap<String, String> {
+        let own = [
+            (keys::CONTROL, keys::CONTROL_VALUE.to_owned()),
+            (keys::INSTANCE_ID, id.to_string()),
+            (keys::REVISION, template.name.clone()),
+        ];
+        let own = own.map(|(key, value)| (key.to_owned(), value));
+        let made_of = pod.map(|pod| self.present_labels(pod));
+        selection_labels(
+            &template_labels(&template.data),
+            own,
+            pod.zip(made_of.as_ref()),
+        )
+    }
+
+    /// The labels that the present revision and the present decorations of a Pod have given it, and the labels that the
+    /// set gives it.
+    fn present_labels(&self, pod: &Pod) -> BTreeMap<String, String> {
+        let own = self.revision_of(pod);
+        let labels = own
+            .map(|own| template_labels(&own.data))
+            .unwrap_or_default();
+        let stored = self.stored_decorations();
+        let decorations = decorations_of(pod);
+        let revisions = decorations.values().filter_map(|name| stored.get(name));
+        let revisions: Vec<&DecorationRevision> = revisions.map(|r| &**r).collect();
+        let mut labels = decorated_labels(&labels, &revisions);
+        labels.extend(
+            pod.label(keys::REVISION)
+                .map(|own| (keys::REVISION.to_owned(), own.to_owned())),
+        );
+        labels
+    }
+
+    /// The stored revisions of all PodDecorations of the namespace, by name.
+    fn stored_decorations(&self) -> &composition::StoredDecorations {
+        self.stored_decorations.get_or_init(|| {
+            let decorations = self.observed.decorations.iter();
+            let revisions = decorations.flat_map(|decoration| &decoration.revisions);
+            let revisions = revisions.map(|(name, revision)| (name.clone(), Arc::clone(revision)));
+            revisions.collect()
+        })
+    }
+
+    /// A PodDecoration of the namespace.
+    pub fn find_decoration(&self, name: &str) -> Option<&Arc<Decoration>> {
+        let mut decorations = self.observed.decorations.iter();
+        decorations.find(|decoration| decoration.name == name)
+    }
+
+    /// Of these decorations, those that the pool records: those whose rollout does not reach all members.
+    pub fn to_record(&self, decorations: &DecorationRevisions) -> DecorationRevisions {
+        let is_partial = |name: &str| {
+            let decoration = self.find_decoration(name);
+            decoration.is_some_and(|decoration| decoration.reach != Reach::All)
+        };
+        let mut recorded = decorations.clone();
+        recorded.retain(|name, _| is_partial(name));
+        recorded
+    }
+}
+
+/// The decorations that an entry of the pool records.
+fn recorded_decorations(entry: Option<&BTreeMap<String, String>>) -> DecorationRevisions {
+    let recorded = entry.and_then(|data| data.get(data::DECORATIONS));
+    recorded.map(|json| from_json(json)).unwrap_or_default()
+}

@@ -1,0 +1,73 @@
+//! Plans one PodDecoration: the value that the plans of CollaSets read, and the writes that the PodDecoration needs.
+//!
+//! | File | Purpose |
+//! |---|---|
+//! | `compiled_spec` | the selectors and the strategy of the spec |
+//! | `stored_revisions` | the stored revisions, and the writes that they need |
+//! | `publish` | the value that the plans of CollaSets read |
+//! | `events` | the Events about a change of the status |
+//! | `writes` | the output of a plan |
+
+mod compiled_spec;
+mod events;
+mod publish;
+mod stored_revisions;
+mod writes;
+
+pub use writes::{DecorationEvent, DecorationPlan, RevisionWrite};
+
+use std::sync::Arc;
+
+use super::labels::decorations_of;
+use super::members::selected_members;
+use super::observed::ObservedDecoration;
+use super::status::build_status;
+use compiled_spec::CompiledSpec;
+use stored_revisions::plan_revisions;
+
+/// Nanoseconds after which the controller tries a refused write again.
+const RETRY_NANOS: u64 = 10_000_000_000;
+
+/// Plans a PodDecoration.
+pub fn plan_decoration(observed: &ObservedDecoration) -> DecorationPlan {
+    let object = &observed.object;
+    let spec = CompiledSpec::from_object(object);
+    let is_deleting = object.metadata.deletion_timestamp.is_some();
+    let is_usable = !is_deleting && spec.invalid.is_none();
+    let revisions = plan_revisions(observed, is_usable);
+    let mut publish = publish::new_decoration(observed, &spec, &revisions);
+
+    let others = observed
+        .others
+        .iter()
+        .filter(|other| other.name != publish.name);
+    let mut known: Vec<_> = others.cloned().collect();
+    known.push(Arc::new(publish.clone()));
+    let selector = publish.selector.as_ref();
+    let members = selector.map(|selector| selected_members(observed, &known, selector));
+    let members = members.unwrap_or_default();
+    publish.reach = publish::choose_reach(observed, &spec, &publish, &members);
+
+    let stored = object.status.clone().unwrap_or_default();
+    let status = build_status(observed, &publish, &members, revisions.collisions);
+    let events = events::status_events(&stored, &status);
+    let has_finalizer = publish::has_finalizer(object);
+    let is_refused = observed.refused != super::observed::RefusedWrites::default();
+    DecorationPlan {
+        add_finalizer: !is_deleting && !has_finalizer,
+        remove_finalizer: is_deleting && has_finalizer && !is_on_any_pod(observed, &publish.name),
+        revision: revisions.write,
+        delete_revisions: revisions.delete,
+        events,
+        status: (status != stored).then_some(status),
+        requeue_after_nanos: is_refused.then_some(RETRY_NANOS),
+        publish,
+    }
+}
+
+/// Whether a Pod that an existing set controls has the decoration, in any phase. Pods that were excluded do not count:
+/// nobody removes the decoration from them.
+fn is_on_any_pod(observed: &ObservedDecoration, decoration: &str) -> bool {
+    let mut pods = observed.sets.iter().flat_map(|set| &set.pods);
+    pods.any(|pod| decorations_of(pod).contains_key(decoration))
+}

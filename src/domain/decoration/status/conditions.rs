@@ -1,0 +1,153 @@
+//! The conditions of a PodDecoration. `Ready` says whether all Pods are decorated as the spec asks. `Stalled` appears if
+//! that can't be so without a change, in the form that tools for rollouts read (kstatus).
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::progress::Progress;
+use super::set_waits::{creation_failure, describe_work};
+use crate::api::poddecoration::PodDecorationStatus;
+use crate::domain::collaset::status::condition_time;
+use crate::domain::decoration::observed::ObservedDecoration;
+use crate::domain::decoration::{Decoration, Reach};
+use crate::domain::messages;
+
+/// Sets `Ready` and `Stalled`. Other conditions stay unchanged.
+pub fn update_conditions(
+    observed: &ObservedDecoration,
+    publish: &Decoration,
+    progress: &Progress,
+    status: &mut PodDecorationStatus,
+) {
+    let now = condition_time(observed.now_nanos);
+    let (ready, reason, message) = ready_condition(observed, publish, progress);
+    set_condition(status, now, "Ready", ready, reason, message);
+    match stall_reason(observed, publish, progress) {
+        Some((reason, message)) => set_condition(status, now, "Stalled", true, reason, message),
+        None => status.conditions.retain(|c| c.type_ != "Stalled"),
+    }
+}
+
+/// Status, reason and message of `Ready`.
+fn ready_condition(
+    observed: &ObservedDecoration,
+    publish: &Decoration,
+    progress: &Progress,
+) -> (bool, &'static str, String) {
+    if publish.deleting {
+        let message = describe_deletion(observed, progress);
+        return (false, "Deleting", message);
+    }
+    if let Some(problem) = &publish.invalid {
+        return (false, "Invalid", describe_invalid(problem));
+    }
+    if let Some(hold) = &publish.hold {
+        let message = format!("no Pod that it selects is created or updated yet: {hold}");
+        return (false, "Progressing", message);
+    }
+    let figures = describe_figures(publish, progress);
+    match progress.is_complete() {
+        true => (
+            true,
+            "AsWanted",
+            figures + &describe_kept(publish, progress),
+        ),
+        false => {
+            let work = describe_work(observed, progress);
+            (false, "Progressing", format!("{figures}; {work}"))
+        }
+    }
+}
+
+/// Reason and message of `Stalled`; `None` if the PodDecoration is not stalled.
+fn stall_reason(
+    observed: &ObservedDecoration,
+    publish: &Decoration,
+    progress: &Progress,
+) -> Option<(&'static str, String)> {
+    if publish.deleting {
+        return None;
+    }
+    if let Some(problem) = &publish.invalid {
+        return Some(("Invalid", describe_invalid(problem)));
+    }
+    let failure = creation_failure(observed, publish, progress)?;
+    Some(("PodsNotCreated", failure))
+}
+
+fn describe_invalid(problem: &str) -> String {
+    format!("{problem}; Pods that have the decoration keep it, and no other Pod gets it")
+}
+
+fn describe_deletion(observed: &ObservedDecoration, progress: &Progress) -> String {
+    if !progress.sets.is_empty() {
+        return describe_work(observed, progress);
+    }
+    match &observed.refused.finalizer {
+        Some(refusal) => format!(
+            "no Pod has the decoration; its finalizer can't be removed: {refusal}; let the server update the \
+             PodDecoration"
+        ),
+        None => "no Pod has the decoration; its finalizer is being removed".to_owned(),
+    }
+}
+
+/// How many Pods have the updated revision.
+fn describe_figures(publish: &Decoration, progress: &Progress) -> String {
+    let revision = publish.updated.as_deref().unwrap_or_default();
+    match (&publish.selector, progress.selected) {
+        (None, _) => {
+            "spec.selector is absent, so no Pod is decorated: set it to labels of Pods".to_owned()
+        }
+        (_, 0) => "spec.selector matches no Pod of a CollaSet".to_owned(),
+        (_, all) if progress.updated == all => {
+            let pods = messages::count_pods_with_verb(all, "has", "have");
+            format!("{pods} revision {revision}")
+        }
+        (_, all) => {
+            let verb = if progress.updated == 1 { "has" } else { "have" };
+            let pods = messages::count_pods(all);
+            format!("{} of {pods} {verb} revision {revision}", progress.updated)
+        }
+    }
+}
+
+/// What keeps Pods on other revisions although nothing is left to do.
+fn describe_kept(publish: &Decoration, progress: &Progress) -> String {
+    let kept = messages::count_pods(progress.kept);
+    match (&publish.reach, progress.kept) {
+        (_, 0) | (Reach::All, _) => String::new(),
+        (Reach::Members(_), _) => format!(
+            "; spec.updateStrategy.rollingUpdate.partition keeps {kept} as they are: lower it to update more"
+        ),
+        (Reach::Selector(_), _) => format!(
+            "; spec.updateStrategy.rollingUpdate.selector does not match {kept}, which stay as they are"
+        ),
+    }
+}
+
+/// Sets a condition. Its transition time changes only when its status changes.
+fn set_condition(
+    status: &mut PodDecorationStatus,
+    now: Timestamp,
+    type_: &str,
+    value: bool,
+    reason: &str,
+    message: String,
+) {
+    let value = if value { "True" } else { "False" };
+    let existing = status.conditions.iter_mut().find(|c| c.type_ == type_);
+    let former = existing.as_ref().filter(|c| c.status == value);
+    let condition = Condition {
+        type_: type_.to_owned(),
+        status: value.to_owned(),
+        observed_generation: Some(status.observed_generation).filter(|g| *g > 0),
+        last_transition_time: former.map_or(Time(now), |c| c.last_transition_time.clone()),
+        reason: reason.to_owned(),
+        message,
+    };
+    match existing {
+        Some(existing) => *existing = condition,
+        None => status.conditions.push(condition),
+    }
+}
