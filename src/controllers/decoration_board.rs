@@ -131,10 +131,7 @@ mod tests {
         assert_eq!(board.decorations("n"), [decoration("a", 2).into()]);
         let mut names = board.all_names();
         names.sort();
-        assert_eq!(
-            names,
-            [("m".into(), "a".into()), ("n".into(), "a".into())]
-        );
+        assert_eq!(names, [("m".into(), "a".into()), ("n".into(), "a".into())]);
         assert!(board.withdraw("n", "a") && !board.withdraw("n", "a"));
         assert_eq!(board.get("n", "a"), None);
         assert_eq!(board.get("m", "a"), Some(decoration("a", 2).into()));

@@ -54,8 +54,7 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
         lifecycle::LifecycleController::new(Arc::clone(&context), Arc::clone(&wait_queue));
     let rules = rules::RuleController::new(&context, &queues, &wait_queue, &stop);
     let board = Arc::<DecorationBoard>::default();
-    let collasets =
-        collaset::CollaSetController::new(Arc::clone(&context), Arc::clone(&board));
+    let collasets = collaset::CollaSetController::new(Arc::clone(&context), Arc::clone(&board));
     let decorations = poddecoration::PodDecorationController::new(
         Arc::clone(&context),
         Arc::clone(&board),

@@ -170,8 +170,8 @@ struct WholeRevision {
 
 impl From<WholeRevision> for RevisionObject {
     fn from(whole: WholeRevision) -> Self {
-        let data = is_kept_revision(&whole.metadata)
-            .then(|| serde_json::from_str(whole.data.get()).ok());
+        let data =
+            is_kept_revision(&whole.metadata).then(|| serde_json::from_str(whole.data.get()).ok());
         RevisionObject {
             metadata: whole.metadata,
             revision: whole.revision,
