@@ -190,9 +190,8 @@ async fn unusable_spec_is_refused_with_field_and_remedy() {
         "{}",
         said.err
     );
-    dry_run(&scope, &object(&"n".repeat(60), json!({})))
-        .await
-        .success();
+    let longest = object(&"n".repeat(60), json!({}));
+    let _ = dry_run(&scope, &longest).await.success();
 }
 
 #[tokio::test]
