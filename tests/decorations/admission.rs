@@ -130,7 +130,7 @@ fn refusals() -> Vec<(Value, &'static str)> {
         ),
         (
             metadata("MergePatchJson", json!({ "labels": { "a": "b" } })),
-            "labels cannot be merged as JSON",
+            "spec.template.metadata[0].labels: must be empty",
         ),
         (
             metadata("Sometimes", json!({})),
@@ -154,7 +154,7 @@ fn refusals() -> Vec<(Value, &'static str)> {
         ),
         (
             primary(json!({ "targetPolicy": "ByName" })),
-            "name is required with targetPolicy ByName",
+            "is required with targetPolicy ByName",
         ),
         (
             primary(json!({ "env": [{ "name": "", "value": "x" }] })),
