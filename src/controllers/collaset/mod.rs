@@ -92,10 +92,11 @@ impl CollaSetController {
         if let Some(outcome) = state.begin_reconcile(Instant::now(), generation) {
             return outcome;
         }
-        let observed = match observe::observe_collaset(&self.context, &set, &state).await {
-            Ok(observed) => observed,
-            Err(outcome) => return outcome,
-        };
+        let observed =
+            match observe::observe_collaset(&self.context, &self.board, &set, &state).await {
+                Ok(observed) => observed,
+                Err(outcome) => return outcome,
+            };
         let mut plan = planner::plan_set(&observed);
         plan.events.extend(state.canary_event(plan.pause.as_ref()));
         let execution = apply::PlanExecution::new(&self.context, &observed, &state);

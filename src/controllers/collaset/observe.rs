@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::super::ControllerContext;
 use super::super::cache_waits::{UNSYNCED_RETRY, wait_for_pod_cache};
+use super::super::decoration_board::{DecorationBoard, published_decorations};
 use super::blocking_rules::describe_blocking_rules;
 use super::names::NameSlot;
 use super::reconcile_state::ReconcileState;
@@ -21,6 +22,7 @@ use crate::domain::collaset::headroom;
 use crate::domain::collaset::observed::{ObservedSet, Pvc, Revision, pool_name};
 use crate::domain::collaset::pvcs::{instance_id_label, is_usable_pvc};
 use crate::domain::collaset::revision::data::pvc_templates;
+use crate::domain::decoration::Decoration;
 use crate::domain::pod::Pod;
 
 /// Collects the state of a CollaSet, at least as new as this controller's own last writes. This function waits for the
@@ -29,6 +31,7 @@ use crate::domain::pod::Pod;
 /// ledger does not decide then either.
 pub async fn observe_collaset(
     context: &ControllerContext,
+    board: &DecorationBoard,
     set: &Arc<CollaSet>,
     state: &ReconcileState,
 ) -> Result<ObservedSet, ReconcileOutcome> {
@@ -44,10 +47,14 @@ pub async fn observe_collaset(
     }
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let name = set.metadata.name.as_deref().unwrap_or_default();
-    match context.objects.sets.get(namespace, name) {
-        Some(set) => Ok(read_caches(context, set, state, unmanaged)),
-        None => Err(ReconcileOutcome::Done),
-    }
+    let Some(set) = context.objects.sets.get(namespace, name) else {
+        return Err(ReconcileOutcome::Done);
+    };
+    // At the begin of a term the other controller has not looked at every PodDecoration yet.
+    let Some(decorations) = published_decorations(board, &context.objects, namespace) else {
+        return Err(ReconcileOutcome::After(UNSYNCED_RETRY));
+    };
+    Ok(read_caches(context, set, state, unmanaged, decorations))
 }
 
 fn read_caches(
@@ -55,6 +62,7 @@ fn read_caches(
     set: Arc<CollaSet>,
     state: &ReconcileState,
     unmanaged: Vec<Arc<Pod>>,
+    decorations: Vec<Arc<Decoration>>,
 ) -> ObservedSet {
     let (index, objects) = (&context.index, &context.objects);
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
@@ -80,7 +88,7 @@ fn read_caches(
     ObservedSet {
         pool_bytes: headroom::MAX_POOL_BYTES,
         refused,
-        decorations: Vec::new(),
+        decorations,
         held: describe_blocking_rules(&index.read_state(), &pods.own, is_deleting),
         ended_until: state.record_finished_pods(pods.own.iter().map(|pod| &**pod), now_nanos),
         pool: objects.pools.get(namespace, pool_name(&set)),

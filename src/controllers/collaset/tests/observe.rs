@@ -11,13 +11,20 @@ use crate::cluster::work_queue::ReconcileOutcome;
 use crate::controllers::collaset::CollaSetController;
 use crate::controllers::collaset::observe::observe_collaset;
 use crate::controllers::collaset::reconcile_state::MIN_RECONCILE_INTERVAL;
+use crate::controllers::decoration_board::DecorationBoard;
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_planned_before_cache_shows_own_write() {
     let fixture = Fixture::new();
     let index = &fixture.context.index;
     let set = fixture.observed().set;
-    let early = observe_collaset(&fixture.context, &set, &fixture.state).await;
+    let early = observe_collaset(
+        &fixture.context,
+        &DecorationBoard::default(),
+        &set,
+        &fixture.state,
+    )
+    .await;
     assert!(
         matches!(early, Err(ReconcileOutcome::After(_))),
         "nothing is listed yet"
@@ -25,16 +32,33 @@ async fn nothing_is_planned_before_cache_shows_own_write() {
     index.replace_pods(Vec::new(), 5);
     index.mark_all_listed();
     fixture.state.record_pod_write(7);
-    let trailing = observe_collaset(&fixture.context, &set, &fixture.state).await;
+    let trailing = observe_collaset(
+        &fixture.context,
+        &DecorationBoard::default(),
+        &set,
+        &fixture.state,
+    )
+    .await;
     assert!(matches!(trailing, Err(ReconcileOutcome::Retry)));
     index.bookmark_pods(7);
     assert!(
-        observe_collaset(&fixture.context, &set, &fixture.state)
-            .await
-            .is_ok()
+        observe_collaset(
+            &fixture.context,
+            &DecorationBoard::default(),
+            &set,
+            &fixture.state
+        )
+        .await
+        .is_ok()
     );
     index.decision_watches.pods.end_trust();
-    let silent = observe_collaset(&fixture.context, &set, &fixture.state).await;
+    let silent = observe_collaset(
+        &fixture.context,
+        &DecorationBoard::default(),
+        &set,
+        &fixture.state,
+    )
+    .await;
     assert!(matches!(silent, Err(ReconcileOutcome::Retry)));
 }
 
@@ -57,13 +81,24 @@ async fn plan_waits_for_uncached_pod_to_include() {
     );
     fixture.cache_object::<CollaSetObject>(SET);
     let set = fixture.observed().set;
-    let trailing = observe_collaset(&fixture.context, &set, &fixture.state).await;
+    let trailing = observe_collaset(
+        &fixture.context,
+        &DecorationBoard::default(),
+        &set,
+        &fixture.state,
+    )
+    .await;
     assert!(matches!(trailing, Err(ReconcileOutcome::Retry)));
     index.bookmark_pods(fixture.api.0.lock().version);
     assert!(
-        observe_collaset(&fixture.context, &set, &fixture.state)
-            .await
-            .is_ok()
+        observe_collaset(
+            &fixture.context,
+            &DecorationBoard::default(),
+            &set,
+            &fixture.state
+        )
+        .await
+        .is_ok()
     );
 }
 
@@ -75,7 +110,7 @@ async fn new_leader_waits_for_cache_to_show_former_leaders_writes() {
     index.mark_all_listed();
     fixture.pod("web-of-the-former-leader");
     let written = fixture.api.0.lock().version;
-    let leader = CollaSetController::new(Arc::clone(&fixture.context));
+    let leader = CollaSetController::new(Arc::clone(&fixture.context), Arc::default());
     let reconcile = || leader.reconcile(("n".into(), "web".into()));
     assert!(matches!(reconcile().await, ReconcileOutcome::Retry));
     tokio::time::advance(MIN_RECONCILE_INTERVAL).await;

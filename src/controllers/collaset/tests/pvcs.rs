@@ -14,6 +14,7 @@ use crate::cluster::objects::{CollaSetObject, PvcObject};
 use crate::controllers::collaset::apply::ApplyOutcome;
 use crate::controllers::collaset::observe::observe_collaset;
 use crate::controllers::collaset::refusals::BACKOFF_RANGE;
+use crate::controllers::decoration_board::DecorationBoard;
 use crate::domain::collaset::observed::Pvc;
 use crate::domain::collaset::plan::{OwnershipChange, PodChange, PvcChange, SetPlan};
 use crate::domain::lifecycle::LabelPatch;
@@ -148,7 +149,13 @@ async fn pvc_changed_by_webhook_is_not_recreated() {
         index.mark_all_listed();
         for _ in 0..20 {
             let set = fixture.observed().set;
-            let observed = observe_collaset(&fixture.context, &set, &fixture.state).await;
+            let observed = observe_collaset(
+                &fixture.context,
+                &DecorationBoard::default(),
+                &set,
+                &fixture.state,
+            )
+            .await;
             assert!(observed.is_ok());
             apply_often(&fixture, 1, || pvc_creation_plan(0)).await;
         }
