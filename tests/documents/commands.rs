@@ -71,8 +71,10 @@ async fn rollout_of_decoration_reaches_one_pod_then_all() {
     let decorated = output.matches(" log-agent-").count();
     assert_eq!(decorated, 1, "{output}");
     let updated = "jsonpath={.status.updatedPods}";
-    let updated = ground.kubectl(&["get", "pd", "log-agent", "-o", updated]);
-    assert_eq!(updated.await, "4");
+    let updated = ground
+        .kubectl(&["get", "pd", "log-agent", "-o", updated])
+        .await;
+    assert_eq!(updated, "4");
 }
 
 #[tokio::test]
