@@ -130,7 +130,7 @@ fn refusals() -> Vec<(Value, &'static str)> {
         ),
         (
             metadata("MergePatchJson", json!({ "labels": { "a": "b" } })),
-            "labels cannot be merged as JSON",
+            "spec.template.metadata[0].labels: must be empty",
         ),
         (
             metadata("Sometimes", json!({})),
@@ -154,7 +154,7 @@ fn refusals() -> Vec<(Value, &'static str)> {
         ),
         (
             primary(json!({ "targetPolicy": "ByName" })),
-            "name is required with targetPolicy ByName",
+            "is required with targetPolicy ByName",
         ),
         (
             primary(json!({ "env": [{ "name": "", "value": "x" }] })),
@@ -190,9 +190,8 @@ async fn unusable_spec_is_refused_with_field_and_remedy() {
         "{}",
         said.err
     );
-    dry_run(&scope, &object(&"n".repeat(60), json!({})))
-        .await
-        .success();
+    let longest = object(&"n".repeat(60), json!({}));
+    let _ = dry_run(&scope, &longest).await.success();
 }
 
 #[tokio::test]

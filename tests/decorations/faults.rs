@@ -51,12 +51,15 @@ async fn stored_faults_stop_neither_server_nor_other_sets() {
     for (name, field) in [
         ("selector", "spec.selector"),
         ("rollout", "spec.updateStrategy.rollingUpdate.selector"),
-        ("patch", "spec.template.metadata[0].annotations"),
     ] {
         until_invalid(&Decoration::named(&scope, name), field).await;
     }
-    // Correction helps without a restart.
+    // Nothing is wrong with this decoration until a Pod is made of it.
+    until_condition_false(&web, "Scale", "ScaleOutFailed", "PodDecoration patch").await;
     let patch = Decoration::named(&scope, "patch");
+    patch.until_condition("Stalled", "True", "web").await;
+    assert_eq!(web.pods().await.len(), 0);
+    // Correction helps without a restart.
     patch
         .edit(json!({ "template": { "metadata": null } }))
         .await;
@@ -132,7 +135,7 @@ async fn json_patch_onto_text_creates_no_pod() {
     ] } });
     let log = Decoration::new(&scope, "log", merge).await;
     let template = json!({ "metadata": { "annotations": { "conf": "plain text" } } });
-    until_not_made(&scope, &["log", "conf"], template).await;
+    until_not_made(&scope, &["PodDecoration log", "conf"], template).await;
     log.until_condition("Stalled", "True", "web").await;
 
     let web = Set::named(&scope, "web");
@@ -157,7 +160,7 @@ async fn overwritten_selector_label_of_set_creates_no_pod() {
     });
     let log = Decoration::new(&scope, "log", part).await;
     let template = json!({ "metadata": { "labels": tier } });
-    until_not_made(&scope, &["log", "app"], template).await;
+    until_not_made(&scope, &["PodDecoration log", "app"], template).await;
     let names_it = |set: &CollaSet| json!(set.status).to_string().contains("ScaleOutFailed");
     let web = Set::named(&scope, "web");
     assert!(names_it(&web.get().await));

@@ -112,9 +112,19 @@ impl<'a> Decoration<'a> {
             None => panic!(
                 "PodDecoration {}: waited for {description}; {}",
                 self.name,
-                json!(self.get().await)
+                self.describe().await
             ),
         }
+    }
+
+    /// Describes a PodDecoration that does not reach the state that a test waits for.
+    async fn describe(&self) -> String {
+        let pods = self.scope.list("").await;
+        let pods = pods
+            .iter()
+            .map(|pod| format!("{}: {:?}", pod.name_any(), pod.labels()));
+        let pods: Vec<_> = pods.collect();
+        format!("it is {}\n{}", json!(self.get().await), pods.join("\n"))
     }
 
     /// Waits until a condition has this status, and a message that contains `text`.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
 use testbed::observer::Observer;

@@ -1,10 +1,12 @@
 //! A rollout to the members that a selector matches.
 
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use serde_json::{Value, json};
 use testbed::Bed;
 
 use crate::fixtures::{Decoration, instances, revision, side_images};
-use crate::sets::{Pods, Set};
+use crate::sets::{Pods, Set, label};
 
 /// A rollout to these instance IDs alone.
 fn to(ids: &[i64]) -> Value {
@@ -68,4 +70,50 @@ async fn pod_that_is_no_longer_selected_loses_the_decoration() {
     log.settled().await;
     set.settled().await;
     assert_eq!(side_images(&set.pods().await), [None, Some("side:1")]);
+}
+
+/// A decoration that sets one label and adds no container.
+fn label_alone(selected: Value, key: &str) -> Value {
+    json!({
+        "selector": { "matchLabels": selected },
+        "template": {
+            "containers": null,
+            "metadata": [{ "patchPolicy": "Retain", "labels": { key: "yes" } }],
+        },
+    })
+}
+
+#[tokio::test]
+async fn label_set_by_hand_selects_running_pod() {
+    let scope = Bed::shared().await.scope("by-hand").await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let part = label_alone(json!({ "app": null, "canary": "1" }), "team");
+    Decoration::new(&scope, "log", part).await;
+    let before = set.pod(0).await;
+    let name = before.name_any();
+    let has_team = |pod: &Pod| label(pod, "team") == Some("yes") && revision(pod, "log").is_some();
+    scope.label(&name, json!({ "canary": "1" })).await.unwrap();
+    let decorated = scope.until_pod(&name, "to be decorated", has_team).await;
+    assert_eq!(decorated.uid(), before.uid());
+    assert_eq!(revision(&set.pod(1).await, "log"), None);
+    scope.label(&name, json!({ "canary": null })).await.unwrap();
+    let is_plain = |pod: &Pod| label(pod, "team").is_none() && revision(pod, "log").is_none();
+    scope.until_pod(&name, "to be plain again", is_plain).await;
+    set.settled().await;
+    assert_eq!(set.pod(0).await.uid(), before.uid());
+}
+
+#[tokio::test]
+async fn labels_of_decorations_select_nobody() {
+    let scope = Bed::shared().await.scope("chained").await;
+    let set = Set::new(&scope, "web", 1, json!({})).await;
+    let first = Decoration::new(&scope, "first", label_alone(json!({}), "team")).await;
+    first.settled().await;
+    set.settled().await;
+    assert_eq!(label(&set.pod(0).await, "team"), Some("yes"));
+    let part = label_alone(json!({ "app": null, "team": "yes" }), "second");
+    let second = Decoration::new(&scope, "second", part).await;
+    second.settled().await;
+    assert_eq!(second.status().await.matched_pods, 0);
+    assert_eq!(label(&set.pod(0).await, "second"), None);
 }

@@ -18,7 +18,7 @@ use crate::sets::{Pods, Set, uids};
 
 const API: &str = "apps.kusionstack.io/v1alpha1";
 /// Names that Kuperator gave to the revisions of the objects below.
-const SET_REVISION: &str = "decorated-84dc4b6f4b";
+const SET_REVISION: &str = "web-84dc4b6f4b";
 const REVISION: &str = "deco-5fc49b7cf4";
 
 /// What Kuperator had done when it was stopped.

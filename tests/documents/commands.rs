@@ -62,6 +62,22 @@ async fn operation_of_readme_begins_and_ends() {
 }
 
 #[tokio::test]
+async fn rollout_of_decoration_reaches_one_pod_then_all() {
+    let ground = Ground::new("examples").await;
+    let script = tested("docs/poddecorations.md", ground.namespace());
+    let output = ground.shell(&script).await;
+    let output = output.unwrap_or_else(|output| panic!("{output}"));
+    // The list of the Pods has a column with the names of revisions.
+    let decorated = output.matches(" log-agent-").count();
+    assert_eq!(decorated, 1, "{output}");
+    let updated = "jsonpath={.status.updatedPods}";
+    let updated = ground
+        .kubectl(&["get", "pd", "log-agent", "-o", updated])
+        .await;
+    assert_eq!(updated, "4");
+}
+
+#[tokio::test]
 async fn operation_script_waits_for_budget() {
     let (ground, pods) = deployment().await;
     let run = async |verb: &str, pod: &str| {

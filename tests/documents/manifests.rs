@@ -198,6 +198,7 @@ fn sample(kind: &str) -> Option<Value> {
                 "spec": { "containers": [{ "name": "app", "image": "example.com/web:1" }] },
             },
         }),
+        "PodDecoration" => json!({ "selector": { "matchLabels": { "app": "web" } } }),
         "Role" => {
             return Some(json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
