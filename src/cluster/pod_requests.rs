@@ -122,6 +122,22 @@ pub async fn patch_metadata_by_status(
     patch_metadata_at(client, pod, Some("status"), metadata).await
 }
 
+/// Adds and removes owner references, if the Pod still has the resourceVersion of `pod`. `entries` are those of a
+/// strategic merge patch.
+pub async fn patch_owner_references(
+    client: &Client,
+    pod: &Pod,
+    entries: &[Value],
+) -> Result<Pod, Error> {
+    let patch = Patch::Strategic(json!({ "metadata": {
+        "uid": pod.metadata.uid,
+        "resourceVersion": pod.metadata.resource_version.to_string(),
+        "ownerReferences": entries,
+    } }));
+    let request = pods_path(&pod.metadata.namespace)?.patch(&pod.metadata.name, None, &patch)?;
+    client.request(request).await
+}
+
 async fn patch_metadata_at(
     client: &Client,
     pod: &Pod,

@@ -21,7 +21,9 @@ use crate::cluster::events::pod_reference;
 use crate::cluster::presence::{ObjectLookup, Presence};
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::cluster::{pod_requests, request_path};
-use crate::domain::collaset::{abandoned_metadata_patch, updates_in_step_write};
+use crate::domain::collaset::{
+    abandoned_decoration_owners, abandoned_metadata_patch, updates_in_step_write,
+};
 use crate::domain::lifecycle::{
     LifecycleStep, Stage, controller_step, controller_step_with_passed, restarts,
 };
@@ -107,6 +109,13 @@ impl LifecycleController {
         if let Some(metadata) = abandoned_metadata_patch(pod) {
             let request = pod_requests::patch_metadata(&context.client, pod, metadata);
             let description = "cancel the operation of a CollaSet that has gone";
+            self.write_pod(pod, description, request).await?;
+            return Ok(ReconcileOutcome::Done); // the change enqueues the Pod again
+        }
+        let owners = abandoned_decoration_owners(pod);
+        if !owners.is_empty() {
+            let request = pod_requests::patch_owner_references(&context.client, pod, &owners);
+            let description = "remove the PodDecorations from the owners of a Pod without CollaSet";
             self.write_pod(pod, description, request).await?;
             return Ok(ReconcileOutcome::Done); // the change enqueues the Pod again
         }

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use super::draft::Draft;
 use super::plan::{OwnershipChange, PodPatch};
 use super::set_facts::SetFacts;
+use crate::api::keys;
 use crate::domain::decoration::labels::{is_decoration, owner_reference, recorded_in};
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Owner, Pod};
 
 /// Adds and removes references so that each Pod refers to exactly the PodDecorations in its labels. A Pod that leaves
 /// the set refers to none: the garbage collector would delete it once its last PodDecoration is deleted.
@@ -24,6 +25,24 @@ pub fn correct_decoration_owners(facts: &SetFacts, draft: &mut Draft) {
             draft.pod_patch(pod).decoration_owners = owners;
         }
     }
+}
+
+/// The entries of a strategic merge patch that remove the references to PodDecorations from a Pod that no CollaSet
+/// controls any more. Empty if there are none.
+///
+/// The set removes the references itself where it lets a Pod go. The Pods of a set that is deleted with
+/// `--cascade=orphan` are released by the garbage collector of Kubernetes.
+pub fn abandoned_decoration_owners(pod: &Pod) -> Vec<Value> {
+    let of_a_set = pod.label(keys::INSTANCE_ID).is_some();
+    let controlled = pod.controller().is_some_and(Owner::is_collaset);
+    if !of_a_set || controlled || !pod.is_managed() || pod.is_terminating() {
+        return Vec::new();
+    }
+    let owners = pod.metadata.owner_references.iter();
+    let decorations = owners.filter(|owner| is_decoration(owner));
+    decorations
+        .map(|owner| json!({ "$patch": "delete", "uid": owner.uid }))
+        .collect()
 }
 
 /// The entries of a strategic merge patch that correct the references of one Pod.
@@ -69,4 +88,26 @@ fn decorations_after(
         Some((name, uid))
     });
     existing.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn references_of_pod_without_set_are_removed() {
+        let reference = |kind: &str, uid: &str, controller: bool| json!({ "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": kind, "name": "x", "uid": uid, "controller": controller });
+        let pod = |owners: Value| -> Pod {
+            let labels = json!({ (keys::CONTROL): "true", (keys::INSTANCE_ID): "1" });
+            let metadata = json!({ "labels": labels, "ownerReferences": owners });
+            serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+        };
+        let decoration = || reference("PodDecoration", "d", false);
+        let abandoned = pod(json!([decoration(), reference("Other", "o", false)]));
+        let removal = json!({ "$patch": "delete", "uid": "d" });
+        assert_eq!(abandoned_decoration_owners(&abandoned), [removal]);
+        let owned = pod(json!([decoration(), reference("CollaSet", "s", true)]));
+        assert!(abandoned_decoration_owners(&owned).is_empty());
+    }
 }

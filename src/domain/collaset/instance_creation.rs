@@ -124,38 +124,20 @@ fn compose_instance(
     id: i64,
     revision: &Arc<Revision>,
 ) -> Result<Rc<Composition>, String> {
-    let wanted = facts.wanted_decorations((id, draft.ids.get(&id)), None, revision);
-    let composition = facts.compose(revision, &wanted).map_err(|failure| {
-        format!(
-            "instance ID {id} needs a Pod with PodDecoration {}, which can't be applied: {}",
-            failure.decoration, failure.message
-        )
-    })?;
-    let is_selected = |data: &Value| {
-        construct::template_matches_selector(&data["spec"]["template"], &facts.selector)
-    };
-    if !is_selected(&revision.data) {
+    if !construct::template_matches_selector(&revision.data["spec"]["template"], &facts.selector) {
         return Err(format!(
             "instance ID {id} needs a Pod of revision {}, but spec.selector does not match the labels of this \
              revision, so the Pod would be released at once; change updateStrategy so that it updates all Pods",
             revision.name
         ));
     }
-    match is_selected(&composition.composed.data) {
-        true => Ok(composition),
-        false => Err(unselected_message(id, &composition, facts)),
-    }
-}
-
-/// Says which decoration changes the labels of a Pod so that the selector of the set does not match it.
-fn unselected_message(id: i64, composition: &Composition, facts: &SetFacts) -> String {
-    let names: Vec<&str> = composition.decorations.keys().map(String::as_str).collect();
-    format!(
-        "instance ID {id} needs a Pod with PodDecoration {}, which changes labels so that spec.selector ({}) does not \
-         match the Pod any more, and the Pod would be released at once; take these labels out of the PodDecoration",
-        names.join(", "),
-        facts.selector
-    )
+    let wanted = facts.wanted_decorations((id, draft.ids.get(&id)), None, revision);
+    facts.compose(revision, &wanted).map_err(|failure| {
+        format!(
+            "instance ID {id} needs a Pod with PodDecoration {}, which can't be applied: {}",
+            failure.decoration, failure.message
+        )
+    })
 }
 
 /// Adds to a Pod the references to its PodDecorations.

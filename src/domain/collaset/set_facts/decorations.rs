@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::SetFacts;
 use crate::api::keys;
+use crate::api::reserved_labels::is_selected;
 use crate::api::resourcecontext::data::{self, origin_of};
 use crate::domain::collaset::composition::{self, Composition, composition_name_of};
 use crate::domain::collaset::observed::Revision;
@@ -61,10 +62,50 @@ impl SetFacts<'_> {
         revisions: &[&DecorationRevision],
     ) -> ComposedOrFailure {
         let mut known = self.compositions.borrow_mut();
-        let composed = known
-            .entry(name)
-            .or_insert_with(|| Composition::decorated(template, revisions).map(Rc::new));
+        let composed = known.entry(name).or_insert_with(|| {
+            let composition = Composition::decorated(template, revisions)?;
+            self.check_selected(&composition, revisions)?;
+            Ok(Rc::new(composition))
+        });
         composed.clone()
+    }
+
+    /// Returns an error if decorations change labels of the template so that the selector of the set does not match any
+    /// more. The set would release each Pod that gets these decorations, and create others without end.
+    fn check_selected(
+        &self,
+        composition: &Composition,
+        revisions: &[&DecorationRevision],
+    ) -> Result<(), ApplyFailure> {
+        let is_selected = |labels: BTreeMap<String, String>| is_selected(labels, &self.selector);
+        let template = template_labels(&composition.template.data);
+        let composed = template_labels(&composition.composed.data);
+        if is_selected(composed) || !is_selected(template.clone()) {
+            return Ok(());
+        }
+        let is_cause = |revision: &&&DecorationRevision| {
+            !is_selected(decorated_labels(&template, &[**revision]))
+        };
+        let cause = revisions.iter().find(is_cause).or(revisions.last());
+        let Some(cause) = cause else {
+            return Ok(());
+        };
+        let keys = cause
+            .template
+            .metadata
+            .iter()
+            .flat_map(|patch| patch.labels.keys());
+        let keys: Vec<&str> = keys.map(String::as_str).collect();
+        Err(ApplyFailure {
+            decoration: cause.decoration.clone(),
+            message: format!(
+                "spec.template.metadata: its labels ({}) change Pods so that spec.selector of CollaSet {}, which is {}, \
+                 does not match them any more: remove the labels that this selector needs",
+                keys.join(", "),
+                self.name,
+                self.selector
+            ),
+        })
     }
 
     /// The decorations that a member should have if its Pod is of this revision of the template. `entry` is its entry in
@@ -166,14 +207,21 @@ impl SetFacts<'_> {
         decorations.find(|decoration| decoration.name == name)
     }
 
-    /// Of these decorations, those that the pool records: those whose rollout does not reach all members.
-    pub fn to_record(&self, decorations: &DecorationRevisions) -> DecorationRevisions {
-        let is_partial = |name: &str| {
-            let decoration = self.find_decoration(name);
-            decoration.is_some_and(|decoration| decoration.reach != Reach::All)
+    /// Of these decorations, those that the pool records in the entry of a member: those whose rollout does not reach all
+    /// members. While a PodDecoration is not ready, which in most cases lasts only moments, nothing is added for it.
+    pub fn to_record(
+        &self,
+        decorations: &DecorationRevisions,
+        entry: Option<&BTreeMap<String, String>>,
+    ) -> DecorationRevisions {
+        let former = recorded_decorations(entry);
+        let is_recorded = |name: &String| match self.find_decoration(name) {
+            Some(decoration) if decoration.hold.is_some() => former.contains_key(name),
+            Some(decoration) => decoration.reach != Reach::All,
+            None => false,
         };
         let mut recorded = decorations.clone();
-        recorded.retain(|name, _| is_partial(name));
+        recorded.retain(|name, _| is_recorded(name));
         recorded
     }
 }

@@ -286,6 +286,34 @@ fn decoration_that_changes_selected_labels_makes_no_pods() {
 }
 
 #[test]
+fn decoration_that_changes_selected_labels_leaves_running_pods() {
+    for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
+        let mut world = World::new(
+            2,
+            json!({ "updateStrategy": { "podUpgradePolicy": policy } }),
+        );
+        world.settle();
+        let before = uids(&world);
+        let patch = json!([{ "patchPolicy": "Overwrite", "labels": { "app": "other" } }]);
+        world.decorate(
+            "bad",
+            json!({ "selector": {}, "template": { "metadata": patch } }),
+        );
+        world.run_rounds(20);
+        assert_eq!(uids(&world), before);
+        assert_eq!(world.pods.len(), 2);
+        let conditions = world.set.status.clone().unwrap().conditions;
+        let update = conditions.iter().find(|c| c.type_ == "Update").unwrap();
+        let names_all = ["PodDecoration bad", "labels (app)", "spec.selector"];
+        assert!(
+            names_all.iter().all(|name| update.message.contains(name)),
+            "{}",
+            update.message
+        );
+    }
+}
+
+#[test]
 fn excluded_pod_outlives_its_decoration() {
     let mut world = World::new(2, json!({}));
     world.decorate("log", sidecar("log:1"));

@@ -117,6 +117,8 @@ fn record_wanted_decorations(facts: &SetFacts, draft: &mut Draft, id: i64, templ
         return;
     }
     let pod = facts.members.get(&id).map(|pod| &**pod);
-    let wanted = facts.wanted_decorations((id, draft.ids.get(&id)), pod, template);
-    pool::record_decorations(draft, id, &facts.to_record(&wanted));
+    let entry = draft.ids.get(&id);
+    let wanted = facts.wanted_decorations((id, entry), pod, template);
+    let recorded = facts.to_record(&wanted, entry);
+    pool::record_decorations(draft, id, &recorded);
 }

@@ -114,7 +114,7 @@ fn record_composition(facts: &SetFacts, draft: &mut Draft, id: i64, pod: &Pod, t
         _ => &facts.history.updated.name,
     };
     pool::set_entry_mark(draft, id, pool::REVISION, revision);
-    let recorded = facts.to_record(&target.decorations);
+    let recorded = facts.to_record(&target.decorations, draft.ids.get(&id));
     pool::record_decorations(draft, id, &recorded);
 }
 

@@ -7,6 +7,7 @@ use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
 use super::super::world::{Kubelet, Resizing, World, WriteKind};
+use super::decorations;
 use crate::api::collaset::PodNamingSuffixPolicy;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::headroom;
@@ -57,6 +58,12 @@ pub enum WalkAction {
     Budget(Option<usize>),
     /// The set is deleted, with its Pods or without, and created again later.
     DeleteSet(bool),
+    /// A user creates or edits a PodDecoration.
+    Decorate(&'static str, Value),
+    /// A user deletes a PodDecoration.
+    Undecorate(&'static str),
+    /// Another leader has published no PodDecoration yet.
+    ForgetDecorations,
     /// A plan is made and carried out, up to this many writes.
     Step(usize),
     /// Everybody else acts on the Pods in the mask.
@@ -69,7 +76,7 @@ pub enum WalkAction {
 
 /// Each kind of action is part of a walk or not, so that an action that is rare among all kinds is frequent in some
 /// walks.
-const KINDS: [fn(&mut StdRng) -> WalkAction; 56] = [
+const KINDS: [fn(&mut StdRng) -> WalkAction; 61] = [
     |rng| edit("replicas", rng.random_range(0..6)),
     |rng| edit("replicas", rng.random_range(2..5)),
     |rng| image(rng),
@@ -220,6 +227,14 @@ const KINDS: [fn(&mut StdRng) -> WalkAction; 56] = [
         false => WalkAction::Budget(rng.random_bool(0.7).then(|| rng.random_range(0..3))),
     },
     |rng| WalkAction::DeleteSet(rng.random_bool(0.7)),
+    |rng| WalkAction::Decorate(decorations::draw_name(rng), decorations::draw_template(rng)),
+    |rng| WalkAction::Decorate(decorations::draw_name(rng), decorations::draw_selector(rng)),
+    |rng| WalkAction::Decorate(decorations::draw_name(rng), decorations::draw_strategy(rng)),
+    |rng| WalkAction::Decorate(decorations::FAILING, decorations::draw_failing(rng)),
+    |rng| match rng.random_bool(0.7) {
+        true => WalkAction::Undecorate(decorations::draw_any_name(rng)),
+        false => WalkAction::ForgetDecorations,
+    },
 ];
 
 /// Draws the actions of one walk.
@@ -420,6 +435,9 @@ pub fn apply_action(world: &mut World, act: &WalkAction) {
         }
         WalkAction::Budget(most) => world.faults.max_unavailable = *most,
         WalkAction::DeleteSet(orphans) => world.delete_set(*orphans),
+        WalkAction::Decorate(name, patch) => decorations::decorate(world, name, patch),
+        WalkAction::Undecorate(name) => world.delete_decoration(name),
+        WalkAction::ForgetDecorations => world.decorations.board.clear(),
         WalkAction::Pass(seconds) => {
             world.advance_time(*seconds);
         }

@@ -2,6 +2,7 @@
 
 use super::super::world::World;
 use super::actions::is_sequence;
+use super::decorations;
 use super::invariants::{ensure, members};
 use crate::api::keys;
 use crate::domain::collaset::headroom;
@@ -16,6 +17,7 @@ pub fn lift_obstacles(world: &mut World) {
     world.forbidden.clear();
     world.pool_bytes = headroom::MAX_POOL_BYTES;
     world.kubelets.clear();
+    world.delete_decoration(decorations::FAILING);
     world.edit(serde_json::json!({
         "paused": false, "scaleStrategy": { "podToDelete": [], "podToInclude": [], "podToExclude": [] },
         "updateStrategy": { "rollingUpdate": { "steps": [] } },
@@ -123,6 +125,7 @@ pub fn check_at_rest(world: &World) -> Result<(), String> {
             );
         }
     }
+    decorations::check_decorations(world)?;
     let contexts = world.pool.iter().flat_map(|p| &p.contexts);
     let ids: Vec<i64> = contexts.clone().map(|c| c.id).collect();
     let existing = world.ids();

@@ -227,6 +227,17 @@ fn judge_creations(world: &World, plan: &SetPlan) -> Verdict {
     Ok(())
 }
 
+/// The revision that the pool records for the ID of a Pod after the plan.
+fn recorded_revision(world: &World, plan: &SetPlan, pod: &Pod) -> Option<String> {
+    let id: i64 = label_after_plan(plan, pod, keys::INSTANCE_ID)?
+        .parse()
+        .ok()?;
+    let stored = world.pool.as_ref().map(|pool| &pool.contexts);
+    let mut entries = plan.pool.as_ref().or(stored)?.iter();
+    let entry = entries.find(|entry| entry.id == id)?;
+    entry.data.get(pool::REVISION).cloned()
+}
+
 /// The stored position of the rollout when the plan was made.
 fn stored(world: &World) -> Option<&RolloutStatus> {
     world.set.status.as_ref()?.rollout.as_ref()
@@ -305,7 +316,12 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
     }
     ensure!(!strategy.paused, "a paused set begins an update");
     let is_old = |pod: &Pod| pod.label(keys::REVISION) != Some(&status.updated_revision);
-    let moves = |pod: &Pod| begins(pod) || opens(pod);
+    // An update for decorations alone keeps the revision, and the scope of the rollout does not matter for it.
+    let keeps_revision = |pod: &Pod| {
+        let recorded = recorded_revision(world, plan, pod);
+        !world.decorations.objects.is_empty() && recorded.as_deref() == pod.label(keys::REVISION)
+    };
+    let moves = |pod: &Pod| (begins(pod) || opens(pod)) && !keeps_revision(pod);
     if let UpdateScope::Partition(partition) = scope(world, status, &strategy) {
         // A Pod whose update is cancelled stays unchanged, unless it is replaced instead.
         let undo = Family::UndoOperationType.key("collaset");

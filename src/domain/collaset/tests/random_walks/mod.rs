@@ -11,10 +11,12 @@
 //! | `actions` | the actions of a walk |
 //! | `invariants` | the checks after every step |
 //! | `at_rest` | the checks at the end |
+//! | `decorations` | the PodDecorations of a walk, and their checks |
 //! | `print` | a short print of a world |
 
 mod actions;
 mod at_rest;
+mod decorations;
 mod invariants;
 mod print;
 
@@ -142,6 +144,7 @@ fn carry_out_plan(world: &mut World, most: usize) -> Result<bool, String> {
     if world.is_deleted {
         world.recreate_set();
     }
+    world.run_decorations();
     let plan = planner::plan_set(&world.observe());
     invariants::judge_plan(world, &plan).inspect_err(|violation| {
         print::print_cluster(world, violation);
@@ -156,7 +159,8 @@ fn carry_out_plan(world: &mut World, most: usize) -> Result<bool, String> {
     // time to time, and the status names a different one each time.
     let has_refusals = !done.refused.is_empty()
         && before == (world.pods.clone(), world.pvcs.clone(), world.pool.clone());
-    Ok(done.written > 0 && !has_refusals)
+    let decorated = world.run_decorations();
+    Ok(decorated || done.written > 0 && !has_refusals)
 }
 
 /// Continues until nothing changes any more, however long something has to wait.
