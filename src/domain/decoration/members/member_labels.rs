@@ -65,15 +65,13 @@ impl<'a> SetTemplates<'a> {
         labels::selection_labels(template, own_labels(id, next), made_of)
     }
 
-    /// The labels of all that a Pod consists of at present. If its template revision is not stored any more, nobody
-    /// knows which labels were set by hand. The Pod is then recreated, so that none of them counts.
+    /// The labels of all that a Pod consists of at present. If its template revision is not stored any more, the labels
+    /// of that revision are unknown and count as set by hand, as in the plan of the set.
     fn labels_made_of(&self, pod: &Pod) -> BTreeMap<String, String> {
         let template = pod
             .label(keys::REVISION)
             .and_then(|name| self.by_name.get(name));
-        let Some(template) = template else {
-            return pod.metadata.labels.clone();
-        };
+        let template = template.cloned().unwrap_or_default();
         let on_pod = labels::decorations_of(pod);
         let on_pod: Vec<&DecorationRevision> = on_pod
             .iter()
@@ -86,7 +84,7 @@ impl<'a> SetTemplates<'a> {
                     .map(|revision| &**revision)
             })
             .collect();
-        labels::decorated_labels(template, &on_pod)
+        labels::decorated_labels(&template, &on_pod)
     }
 }
 

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::progress::Progress;
-use super::set_waits::{creation_failure, describe_work};
+use super::set_waits::{decoration_failure, describe_work};
 use crate::api::poddecoration::PodDecorationStatus;
 use crate::domain::collaset::status::condition_time;
 use crate::domain::decoration::observed::ObservedDecoration;
@@ -75,8 +75,8 @@ fn stall_reason(
     if let Some(problem) = &publish.invalid {
         return Some(("Invalid", describe_invalid(problem)));
     }
-    let failure = creation_failure(observed, publish, progress)?;
-    Some(("PodsNotCreated", failure))
+    let failure = decoration_failure(observed, publish, progress)?;
+    Some(("PodsNotDecorated", failure))
 }
 
 fn describe_invalid(problem: &str) -> String {

@@ -64,8 +64,8 @@ fn wait_reason(set: &CollaSet) -> String {
     }
 }
 
-/// Why a set with selected Pods can't make a Pod with this decoration.
-pub fn creation_failure(
+/// Why a set with selected Pods can't apply this decoration to them. Only a change of a spec helps then.
+pub fn decoration_failure(
     observed: &ObservedDecoration,
     publish: &Decoration,
     progress: &Progress,
@@ -79,7 +79,7 @@ pub fn creation_failure(
         })?;
         let message = truncate_value(&failed.message, MAX_QUOTE);
         Some(format!(
-            "CollaSet {name} can't create a Pod with the decoration: {message}"
+            "CollaSet {name} can't decorate its Pods: {message}"
         ))
     });
     failures.next()

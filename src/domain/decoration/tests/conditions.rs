@@ -103,7 +103,7 @@ fn pods_that_are_not_selected_any_more_are_work() {
 }
 
 #[test]
-fn set_that_cannot_create_a_pod_stalls_the_decoration() {
+fn set_that_cannot_apply_the_decoration_stalls_it() {
     let mut world = rollout();
     let failure = |message: &str| {
         json!([{
@@ -124,9 +124,9 @@ fn set_that_cannot_create_a_pod_stalls_the_decoration() {
     let (status, reason, message) = world.condition("Stalled").unwrap();
     assert_eq!(
         (status.as_str(), reason.as_str()),
-        ("True", "PodsNotCreated")
+        ("True", "PodsNotDecorated")
     );
-    let want = "CollaSet web can't create a Pod with the decoration: PodDecoration log: spec.template: bad";
+    let want = "CollaSet web can't decorate its Pods: PodDecoration log: spec.template: bad";
     assert_eq!(message, want);
 }
 

@@ -187,8 +187,8 @@ impl Walk {
             if on_pod.as_ref() == Some(&updated) && !is_half {
                 assert_eq!(wanted.as_ref(), Some(&updated), "{set}-{id} is taken back");
             }
-            if on_pod.is_some() && wanted.is_some() {
-                assert!(publish.revisions.contains_key(&wanted.unwrap()));
+            if let Some(wanted) = wanted.filter(|_| on_pod.is_some()) {
+                assert!(publish.revisions.contains_key(&wanted));
             }
         }
         if let (Reach::Members(chosen), None) = (&publish.reach, &publish.hold) {
