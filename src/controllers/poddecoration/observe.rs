@@ -12,7 +12,7 @@ use crate::controllers::ControllerContext;
 use crate::controllers::decoration_board::DecorationBoard;
 use crate::domain::collaset::observed::pool_name;
 use crate::domain::decoration::observed::{ObservedDecoration, SetOfNamespace};
-use crate::domain::decoration::plan::{DecorationPlan, plan_decoration};
+use crate::domain::decoration::plan::{DecorationPlan, RevisionWrite, plan_decoration};
 
 /// Collects the state of a PodDecoration. The caches contain this controller's own writes.
 pub fn observe_decoration(
@@ -76,6 +76,9 @@ fn collect_set(
 pub fn plan(observed: &ObservedDecoration, unreadable: Option<&str>) -> DecorationPlan {
     let mut plan = plan_decoration(observed);
     let Some(fault) = unreadable else {
+        if observed.refused.revision.is_some() {
+            plan.revision = plan_refused_revision(observed);
+        }
         return plan;
     };
     plan.publish.invalid = Some(format!("its stored form can't be read: {fault}"));
@@ -85,4 +88,12 @@ pub fn plan(observed: &ObservedDecoration, unreadable: Option<&str>) -> Decorati
         remove_finalizer: plan.remove_finalizer,
         ..DecorationPlan::default()
     }
+}
+
+/// The write of the revision that was refused. A plan that knows of the refusal publishes its reason and contains no
+/// such write, so the write comes from a plan that does not know of it. The pause of the refusal delays the write.
+fn plan_refused_revision(observed: &ObservedDecoration) -> Option<RevisionWrite> {
+    let mut without_refusal = observed.clone();
+    without_refusal.refused.revision = None;
+    plan_decoration(&without_refusal).revision
 }

@@ -86,23 +86,28 @@ async fn run_prepares_decoration_and_then_rests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn decoration_is_published_before_its_writes_are_answered() {
-    let fixture = Fixture::with_caches();
-    fixture.refuse("P", false);
-    let outcome = fixture.reconcile().await;
-    assert!(matches!(outcome, ReconcileOutcome::After(_)), "{outcome:?}");
-    let published = fixture.published().unwrap();
-    let hold = published.hold.clone().unwrap();
-    assert!(hold.contains("no space left"), "{hold}");
-    assert!(fixture.has_woken_set());
-    // The reason stays the same while the write is tried again.
-    tokio::time::advance(MAX_BACKOFF).await;
-    fixture.reconcile().await;
-    assert!(Arc::ptr_eq(&published, &fixture.published().unwrap()));
-    fixture.api.refuse(None);
-    tokio::time::advance(MAX_BACKOFF).await;
-    fixture.run_until_done().await;
-    assert_eq!(fixture.published().unwrap().hold, None);
+async fn refused_write_delays_only_creation_of_pods() {
+    // The finalizer comes first. A refusal of all POSTs concerns the revision.
+    for refused in ["PATCH", "POST"] {
+        let fixture = Fixture::with_caches();
+        fixture.refuse(refused, false);
+        let outcome = fixture.reconcile().await;
+        assert!(matches!(outcome, ReconcileOutcome::After(_)), "{outcome:?}");
+        let published = fixture.published().unwrap();
+        let hold = published.hold.clone().unwrap();
+        assert!(hold.contains("no space left"), "{hold}");
+        assert!(fixture.has_woken_set());
+        // The reason stays the same while the write is tried again.
+        let requests = fixture.api.requests().len();
+        tokio::time::advance(MAX_BACKOFF).await;
+        fixture.reconcile().await;
+        assert!(fixture.api.requests().len() > requests, "{refused}");
+        assert!(Arc::ptr_eq(&published, &fixture.published().unwrap()));
+        fixture.api.refuse(None);
+        tokio::time::advance(MAX_BACKOFF).await;
+        fixture.run_until_done().await;
+        assert_eq!(fixture.published().unwrap().hold, None, "{refused}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
