@@ -79,12 +79,13 @@ async fn deletion_names_paused_set_that_delays_it() {
     let scope = Bed::shared().await.scope("deletion-paused").await;
     let log = Decoration::new(&scope, "log", json!({})).await;
     let set = Set::new(&scope, "web", 2, json!({})).await;
+    log.settled().await;
     set.edit(json!({ "paused": true })).await;
     log.delete().await;
-    let waiting = log.until_condition("Ready", "False", "web").await;
+    let waiting = log.until_condition("Ready", "False", "paused").await;
     let ready = crate::fixtures::condition(&waiting, "Ready").unwrap();
     assert_eq!(ready.reason, "Deleting");
-    assert!(ready.message.contains("paused"), "{}", ready.message);
+    assert!(ready.message.contains("CollaSet web"), "{}", ready.message);
     assert_eq!(side_images(&set.pods().await), [Some("side:1"); 2]);
     set.edit(json!({ "paused": false })).await;
     log.until_gone().await;
