@@ -68,6 +68,9 @@ pub const DECORATION_DOMAIN: &str = "poddecoration.kusionstack.io/";
 /// Annotation on a Pod: the decorations of the Pod, JSON `[{"name":"<PodDecoration>","revision":"<revision>"}]`. Written
 /// by CollaSet for other programs.
 pub const DECORATIONS: &str = "poddecoration.kusionstack.io/revisions";
+/// Annotation on a PodDecoration: JSON `{"generation":<n>,"sets":{"<CollaSet>":<generation>}}`, the CollaSets whose Pods
+/// Kuperator did not decorate because of their partition. Written and removed by the controller of PodDecorations.
+pub const HELD_BACK: &str = "operating.kusionstack.io/held-back";
 /// CollaSet, on ControllerRevisions: hash of the data.
 pub const REVISION_DATA_HASH: &str = "controller.kubernetes.io/hash";
 /// CollaSet, on ControllerRevisions: collision count that is part of the hash.

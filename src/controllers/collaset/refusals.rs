@@ -34,6 +34,8 @@ pub enum RefusalKey {
     /// A write of the ResourceContext.
     Pool,
     Status,
+    /// A write of an annotation of the object.
+    Annotation,
     /// The removal of the finalizer.
     Finalizer,
     /// The creation of the PVC of an instance ID and a volume claim template.

@@ -85,6 +85,12 @@ impl Execution<'_> {
         {
             return next_step(self.write_revision(write).await);
         }
+        if let Some(value) = &plan.held_back {
+            match may_write(&RefusalKey::Annotation, &mut pauses) {
+                true => return next_step(self.write_held_back(value.as_deref()).await),
+                false => return NextStep::Wait(pauses.into_iter().min()), // it must be stored before the status
+            }
+        }
         let status = plan.status.as_ref();
         if let Some(patch) = status.and_then(|status| self.status_patch(status))
             && may_write(&RefusalKey::Status, &mut pauses)
@@ -127,6 +133,19 @@ impl Execution<'_> {
             WriteResult::Stale => {}
         }
         result
+    }
+
+    /// Writes or removes the annotation that names the sets which Kuperator held back.
+    async fn write_held_back(&self, value: Option<&str>) -> WriteResult {
+        let patch = json!({ "metadata": {
+            "uid": self.uid(),
+            "resourceVersion": self.object.metadata.resource_version,
+            "annotations": { keys::HELD_BACK: value },
+        } });
+        let description = format!("annotation of PodDecoration {}", self.name());
+        let request = self.patch_decoration(patch, false);
+        self.send(RefusalKey::Annotation, &description, request)
+            .await
     }
 
     async fn add_finalizer(&self) -> WriteResult {

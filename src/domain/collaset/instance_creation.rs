@@ -131,7 +131,7 @@ fn compose_instance(
             revision.name
         ));
     }
-    let wanted = facts.wanted_decorations((id, draft.ids.get(&id)), None, revision);
+    let wanted = facts.wanted_decorations((id, draft.ids.get(&id)), (None, true), revision);
     facts.compose(revision, &wanted).map_err(|failure| {
         format!(
             "instance ID {id} needs a Pod with PodDecoration {}, which can't be applied: {}",

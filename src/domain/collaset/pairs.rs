@@ -143,7 +143,8 @@ fn is_half_as_wanted(
     let Some(template) = facts.history.find_revision(wanted) else {
         return revision == wanted;
     };
-    let decorations = facts.wanted_decorations((id, draft.ids.get(&id)), Some(half), template);
+    let decorations =
+        facts.wanted_decorations((id, draft.ids.get(&id)), (Some(half), true), template);
     revision == wanted && (facts.strategy.paused || decorations == decorations_of(half))
 }
 

@@ -15,6 +15,9 @@ pub struct Member<'a> {
     /// The decorations that the member has: those of its Pod, otherwise those recorded for its instance ID. For the new
     /// Pod of a replacement, those of its origin.
     pub stable: &'a DecorationRevisions,
+    /// The generation of the set, if the member has a Pod that is out of the scope of the set's rollout. Kuperator may
+    /// have held back the decorations of such a member.
+    pub unscoped: Option<i64>,
     /// Whether the set has just added the instance ID. Such a member always gets the updated revisions, so that a set
     /// that grows disturbs no running Pod.
     pub is_new: bool,
@@ -43,7 +46,7 @@ pub fn effective_revision<'a>(decoration: &'a Decoration, member: Member<'a>) ->
     if decoration.deleting {
         return None;
     }
-    if decoration.invalid.is_some() {
+    if decoration.invalid.is_some() || decoration.holds_back(member) {
         return held;
     }
     if !decoration.selects(member.labels) {
@@ -71,6 +74,11 @@ impl Decoration {
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         let selector = self.selector.as_ref();
         selector.is_some_and(|selector| selector.matches(labels))
+    }
+
+    fn holds_back(&self, member: Member<'_>) -> bool {
+        let generation = self.held_back.get(&member.key.0);
+        generation.is_some() && generation == member.unscoped.as_ref()
     }
 
     fn reaches(&self, member: Member<'_>) -> bool {
@@ -125,6 +133,7 @@ mod tests {
             key: &("web".to_owned(), 1),
             labels: &labels,
             stable: &stable.into_iter().collect(),
+            unscoped: Some(3),
             is_new,
         };
         effective_revision(decoration, member).map(str::to_owned)
@@ -199,6 +208,23 @@ mod tests {
         );
         decoration.deleting = true;
         assert_eq!(wanted(&decoration, Some("log-1"), false), None);
+    }
+
+    #[test]
+    fn member_held_back_by_kuperator_keeps_what_it_has() {
+        let mut decoration = decoration(Reach::All);
+        decoration.held_back = [("web".to_owned(), 3)].into();
+        assert_eq!(wanted(&decoration, None, false), None);
+        assert_eq!(
+            wanted(&decoration, Some("log-1"), false).as_deref(),
+            Some("log-1")
+        );
+        decoration.held_back = [("web".to_owned(), 2), ("api".to_owned(), 3)].into();
+        assert_eq!(
+            wanted(&decoration, None, false).as_deref(),
+            Some("log-2"),
+            "the set has changed"
+        );
     }
 
     #[test]

@@ -11,11 +11,13 @@
 //! | `effective` | which revisions of which decorations a member should have |
 //! | `observed`, `plan` | the input of a plan, the writes that a PodDecoration needs, and the value that sets read |
 //! | `members`, `choice`, `status` | the selected members, those that a partition reaches, and the status |
+//! | `held_back` | members that Kuperator did not decorate because of the partition of their set |
 //! | `revision` | the data, the names and the history of revisions |
 
 pub mod apply;
 pub mod choice;
 pub mod effective;
+pub mod held_back;
 pub mod labels;
 pub mod members;
 pub mod observed;
@@ -30,6 +32,7 @@ use std::sync::Arc;
 
 use crate::api::poddecoration::Template;
 use crate::api::selector::Selector;
+use held_back::HeldBackSets;
 
 /// The decorations of one Pod: names of revisions by the name of the PodDecoration.
 pub type DecorationRevisions = BTreeMap<String, String>;
@@ -61,6 +64,8 @@ pub struct Decoration {
     pub current: Option<String>,
     /// Why no Pod that it selects may be created yet, as a clause. `None` if nothing stands in the way.
     pub hold: Option<String>,
+    /// The CollaSets that Kuperator held back, by name, each with its generation at that time.
+    pub held_back: HeldBackSets,
     /// The stored revisions by name.
     pub revisions: BTreeMap<String, Arc<DecorationRevision>>,
 }

@@ -109,11 +109,11 @@ impl SetFacts<'_> {
     }
 
     /// The decorations that a member should have if its Pod is of this revision of the template. `entry` is its entry in
-    /// the pool.
+    /// the pool. `in_scope` says whether the rollout of the template includes the member.
     pub fn wanted_decorations(
         &self,
         (id, entry): (i64, Option<&BTreeMap<String, String>>),
-        pod: Option<&Pod>,
+        (pod, in_scope): (Option<&Pod>, bool),
         template: &Revision,
     ) -> DecorationRevisions {
         if self.observed.decorations.is_empty() {
@@ -132,6 +132,12 @@ impl SetFacts<'_> {
             key: &(self.name.to_owned(), origin.map_or(id, |(id, _)| id)),
             labels: &labels,
             stable: &stable,
+            unscoped: self
+                .observed
+                .set
+                .metadata
+                .generation
+                .filter(|_| pod.is_some() && !in_scope),
             is_new: is_new && pod.is_none() && origin.is_none(),
         };
         effective_revisions(&self.observed.decorations, member)

@@ -118,7 +118,7 @@ fn record_wanted_decorations(facts: &SetFacts, draft: &mut Draft, id: i64, templ
     }
     let pod = facts.members.get(&id).map(|pod| &**pod);
     let entry = draft.ids.get(&id);
-    let wanted = facts.wanted_decorations((id, entry), pod, template);
+    let wanted = facts.wanted_decorations((id, entry), (pod, true), template);
     let recorded = facts.to_record(&wanted, entry);
     pool::record_decorations(draft, id, &recorded);
 }

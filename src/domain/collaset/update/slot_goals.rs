@@ -64,6 +64,6 @@ fn next_composition(facts: &SetFacts, draft: &Draft, id: i64) -> Option<String> 
     let Some(template) = facts.history.find_revision(recorded) else {
         return Some(recorded.clone());
     };
-    let wanted = facts.wanted_decorations((id, entry), None, template);
+    let wanted = facts.wanted_decorations((id, entry), (None, true), template);
     Some(composition_name(recorded, &wanted))
 }

@@ -53,7 +53,9 @@ fn member_target(
     let present = decorations_of(pod);
     let decorations = match facts.strategy.paused {
         true => present.clone(),
-        false => facts.wanted_decorations((id, draft.ids.get(&id)), Some(pod), template),
+        false => {
+            facts.wanted_decorations((id, draft.ids.get(&id)), (Some(pod), in_scope), template)
+        }
     };
     let goal = facts.compose(template, &decorations);
     let is_template_behind =

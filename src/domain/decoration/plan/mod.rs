@@ -19,6 +19,7 @@ pub use writes::{DecorationEvent, DecorationPlan};
 
 use std::sync::Arc;
 
+use super::held_back::held_back_sets;
 use super::labels::decorations_of;
 use super::members::selected_members;
 use super::observed::{ObservedDecoration, RefusedWrites};
@@ -48,6 +49,8 @@ pub fn plan_decoration(observed: &ObservedDecoration) -> DecorationPlan {
     let members = selector.map(|selector| selected_members(observed, &known, selector));
     let members = members.unwrap_or_default();
     publish.reach = publish::choose_reach(observed, &spec, &publish, &members);
+    let (held_back, annotation) = held_back_sets(observed, &members, publish.updated.as_deref());
+    publish.held_back = held_back;
 
     let stored = object.status.clone().unwrap_or_default();
     let status = build_status(observed, &publish, &members, &history);
@@ -56,6 +59,7 @@ pub fn plan_decoration(observed: &ObservedDecoration) -> DecorationPlan {
     let is_refused = observed.refused != RefusedWrites::default();
     DecorationPlan {
         add_finalizer: !is_deleting && !has_finalizer,
+        held_back: annotation,
         remove_finalizer: is_deleting && has_finalizer && !is_on_any_pod(observed, &publish.name),
         revision: history.write,
         delete_revisions: history.unused,

@@ -6,6 +6,7 @@ use super::compiled_spec::{CompiledSpec, Strategy};
 use crate::api::keys;
 use crate::api::poddecoration::PodDecoration;
 use crate::domain::decoration::choice::{choose_members, is_reached, last_choice};
+use crate::domain::decoration::held_back::HeldBackSets;
 use crate::domain::decoration::members::Member;
 use crate::domain::decoration::observed::ObservedDecoration;
 use crate::domain::decoration::revision::RevisionHistory;
@@ -51,6 +52,7 @@ pub fn new_decoration(
         updated,
         current,
         hold: hold.filter(|_| !is_unusable),
+        held_back: HeldBackSets::new(),
         revisions: history.revisions.clone(),
     }
 }

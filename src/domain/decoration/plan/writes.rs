@@ -15,6 +15,9 @@ pub struct DecorationPlan {
     pub publish: Decoration,
     /// Whether to add the finalizer of contract 2.3, before the revision is written.
     pub add_finalizer: bool,
+    /// The change of the annotation [`crate::api::keys::HELD_BACK`]: `Some(None)` removes it. It is stored before the
+    /// status, because a status by Operating hides that Kuperator wrote the former one.
+    pub held_back: Option<Option<String>>,
     /// The write that the revision of the present spec needs.
     pub revision: Option<RevisionWrite>,
     /// Revisions to delete.
@@ -45,6 +48,7 @@ impl DecorationPlan {
     pub fn is_empty(&self) -> bool {
         !self.add_finalizer
             && !self.remove_finalizer
+            && self.held_back.is_none()
             && self.revision.is_none()
             && self.delete_revisions.is_empty()
             && self.status.is_none()

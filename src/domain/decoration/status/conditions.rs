@@ -12,6 +12,9 @@ use crate::domain::decoration::observed::ObservedDecoration;
 use crate::domain::decoration::{Decoration, Reach};
 use crate::domain::messages;
 
+/// Most CollaSets that a message names.
+const MAX_NAMES: usize = 3;
+
 /// Sets `Ready` and `Stalled`. Other conditions stay unchanged. `problems` are those of stored revisions.
 pub fn update_conditions(
     observed: &ObservedDecoration,
@@ -118,6 +121,14 @@ fn describe_figures(publish: &Decoration, progress: &Progress) -> String {
 
 /// What keeps Pods on other revisions although nothing is left to do.
 fn describe_kept(publish: &Decoration, progress: &Progress) -> String {
+    let held_back: Vec<&str> = publish.held_back.keys().map(String::as_str).collect();
+    if !held_back.is_empty() {
+        let names = messages::list_names(&held_back, MAX_NAMES);
+        return format!(
+            "; Kuperator did not decorate some Pods because of the updateStrategy of their CollaSets ({names}): they stay \
+             as they are until the spec of the CollaSet or of the PodDecoration changes"
+        );
+    }
     let kept = messages::count_pods(progress.kept);
     match (&publish.reach, progress.kept) {
         (_, 0) | (Reach::All, _) => String::new(),

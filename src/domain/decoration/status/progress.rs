@@ -61,7 +61,10 @@ pub fn measure_progress(
             .iter()
             .filter(|instance| !instance.is_leaving)
         {
-            let is_wanted = updated.is_some() && is_reached(&publish.reach, member, instance);
+            let is_held_back = publish.held_back.contains_key(&member.key.0);
+            let is_wanted = updated.is_some()
+                && is_reached(&publish.reach, member, instance)
+                && !(is_held_back && instance.pod.is_some());
             progress.add_instance(&member.key.0, instance, updated, is_wanted);
         }
     }
@@ -72,6 +75,9 @@ pub fn measure_progress(
         .collect();
     for set in &observed.sets {
         if set.set.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        if publish.held_back.contains_key(set_name(&set.set)) {
             continue;
         }
         let pods = set

@@ -209,6 +209,7 @@ impl World {
         let mut labels = BTreeMap::from([("app".to_owned(), "x".to_owned())]);
         labels.insert(keys::INSTANCE_ID.to_owned(), id.to_string());
         let member = EffectiveMember {
+            unscoped: None,
             key: &(set.to_owned(), origin.unwrap_or(id)),
             labels: &labels,
             stable: &stable.into_iter().collect(),
