@@ -1,20 +1,17 @@
 //! Makes the writes of a plan, one at a time: the finalizer, the revision of the spec, the status, the deletion of
 //! unused revisions, and the removal of the finalizer.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use kube::Resource;
 use kube::core::params::Patch;
-use kube::{Client, Resource};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::memory::DecorationMemory;
-use super::writes::WriteResult;
+use super::execution::{Execution, WriteResult};
 use crate::api::keys;
-use crate::api::poddecoration::{PodDecoration, PodDecorationStatus};
-use crate::cluster::objects::{DecorationObject, ObjectCaches, object_requests};
-use crate::controllers::ControllerContext;
+use crate::api::poddecoration::PodDecorationStatus;
+use crate::cluster::objects::{DecorationObject, object_requests};
 use crate::controllers::collaset::refusals::RefusalKey;
 use crate::controllers::requests::{RequestError, request_with_deadline};
 use crate::controllers::status_patch::status_patch;
@@ -31,40 +28,7 @@ pub enum NextStep {
     Wait(Option<Duration>),
 }
 
-/// What the writes of one plan need.
-pub struct Execution<'a> {
-    pub context: &'a ControllerContext,
-    pub memory: &'a DecorationMemory,
-    /// The PodDecoration that was planned.
-    pub object: &'a Arc<PodDecoration>,
-}
-
 impl Execution<'_> {
-    pub fn client(&self) -> &Client {
-        &self.context.client
-    }
-
-    pub fn objects(&self) -> &ObjectCaches {
-        &self.context.objects
-    }
-
-    pub fn namespace(&self) -> &str {
-        let namespace = self.object.metadata.namespace.as_deref();
-        namespace.unwrap_or_default()
-    }
-
-    pub fn name(&self) -> &str {
-        self.object.metadata.name.as_deref().unwrap_or_default()
-    }
-
-    pub fn uid(&self) -> &str {
-        self.memory.uid()
-    }
-
-    pub fn generation(&self) -> i64 {
-        self.object.metadata.generation.unwrap_or(0)
-    }
-
     /// Makes the first write of the plan that may be made now. A refused write does not keep the others from being
     /// made, except that no revision is stored without the finalizer.
     pub async fn make_next_write(&self, plan: &DecorationPlan) -> NextStep {

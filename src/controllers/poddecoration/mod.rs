@@ -10,18 +10,18 @@
 //! | `observe` | collects what a plan reads, and plans a PodDecoration whose spec can't be read |
 //! | `publish` | publishes a plan's value, and wakes the CollaSets that read it |
 //! | `apply` | makes the next write of a plan |
+//! | `execution` | sends one write, and remembers its refusal |
 //! | `revisions` | writes ControllerRevisions |
-//! | `writes` | sends one write, and remembers its refusal |
 //! | `memory` | what is remembered of a PodDecoration between two runs |
 
 mod apply;
+mod execution;
 mod memory;
 mod observe;
 mod publish;
 mod revisions;
 #[cfg(test)]
 mod tests;
-mod writes;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ use super::{ControllerContext, DecorationName, Queues};
 use crate::cluster::objects::CachedDecoration;
 use crate::cluster::work_queue::ReconcileOutcome;
 use apply::NextStep;
+use execution::Execution;
 use memory::DecorationMemory;
 
 /// Maximum number of plans in one run. A run needs one for each write and one more; the rest follows in the next run.
@@ -112,7 +113,7 @@ impl PodDecorationController {
             let plan = observe::plan(&observed, cached.unreadable.as_deref());
             memory.record_plan(begin.elapsed());
             publish::publish(self, &name.0, &plan.publish);
-            let execution = apply::Execution {
+            let execution = Execution {
                 context: &self.context,
                 memory,
                 object: &observed.object,

@@ -6,8 +6,7 @@ use kube::core::params::Patch;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::apply::Execution;
-use super::writes::WriteResult;
+use super::execution::{Execution, WriteResult};
 use crate::api::keys;
 use crate::cluster::objects::{RevisionObject, object_requests};
 use crate::controllers::collaset::refusals::RefusalKey;

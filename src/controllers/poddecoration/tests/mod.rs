@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use testbed::api::{FakeApi, Refusal};
 
 use super::PodDecorationController;
-use super::apply::{Execution, NextStep};
+use super::apply::NextStep;
+use super::execution::Execution;
 use super::memory::DecorationMemory;
 use crate::api::keys;
 use crate::cluster::objects::{CachedDecoration, CachedKind, CollaSetObject, DecorationObject};

@@ -1,9 +1,14 @@
-//! Sends one write, and remembers its refusal.
+//! What the writes of one plan need. Sends a write, and remembers its refusal.
 
-use kube::Error;
+use std::sync::Arc;
+
+use kube::{Client, Error};
 use tokio::time::Instant;
 
-use super::apply::Execution;
+use super::memory::DecorationMemory;
+use crate::api::poddecoration::PodDecoration;
+use crate::cluster::objects::ObjectCaches;
+use crate::controllers::ControllerContext;
 use crate::controllers::collaset::refusals::RefusalKey;
 use crate::controllers::requests::{RequestError, request_with_deadline};
 
@@ -18,7 +23,40 @@ pub enum WriteResult {
     Refused(String),
 }
 
+/// What the writes of one plan need.
+pub struct Execution<'a> {
+    pub context: &'a ControllerContext,
+    pub memory: &'a DecorationMemory,
+    /// The PodDecoration that was planned.
+    pub object: &'a Arc<PodDecoration>,
+}
+
 impl Execution<'_> {
+    pub fn client(&self) -> &Client {
+        &self.context.client
+    }
+
+    pub fn objects(&self) -> &ObjectCaches {
+        &self.context.objects
+    }
+
+    pub fn namespace(&self) -> &str {
+        let namespace = self.object.metadata.namespace.as_deref();
+        namespace.unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn uid(&self) -> &str {
+        self.memory.uid()
+    }
+
+    pub fn generation(&self) -> i64 {
+        self.object.metadata.generation.unwrap_or(0)
+    }
+
     /// Sends a write. `description` names the object in messages.
     pub async fn send(
         &self,
