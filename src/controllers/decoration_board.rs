@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
 
 use super::DecorationName;
 use crate::cluster::objects::ObjectCaches;
 use crate::domain::decoration::Decoration;
-
-/// Why no Pod is created with a decoration whose last change is in the cache and not published yet.
-const UNPUBLISHED_CHANGE: &str = "its last change is not prepared yet";
 
 /// The published decorations of all namespaces. The plans of CollaSets read PodDecorations only from here, so that all
 /// sets act on the same choice of members.
@@ -66,32 +64,32 @@ impl DecorationBoard {
     }
 }
 
-/// The decorations from which a CollaSet of the namespace may be planned, ordered by name. `None` while a PodDecoration
-/// of the namespace has not been published in this term: without it, a plan would remove the decoration from Pods. When
-/// the last one is published or found gone, all sets of the namespace are enqueued.
+/// The decorations from which a CollaSet of the namespace may be planned, ordered by name. `None` while the present spec
+/// of a PodDecoration of the namespace has not been published in this term: a plan would remove the decoration from Pods,
+/// or create Pods with a former revision of it. This lasts milliseconds. When the value is published, or when the
+/// PodDecoration is found gone, all sets of the namespace are enqueued.
 ///
-/// - If the cache contains a change that is not published yet, the decoration holds the creation of the Pods that it
-///   selects, so that no Pod gets the former revision. The change is published within milliseconds.
-/// - A decoration whose PodDecoration has left the cache is still included, until the controller of PodDecorations
-///   withdraws it.
+/// A decoration whose PodDecoration has left the cache is still included, until the controller of PodDecorations
+/// withdraws it.
 pub fn published_decorations(
     board: &DecorationBoard,
     objects: &ObjectCaches,
     namespace: &str,
 ) -> Option<Vec<Arc<Decoration>>> {
-    let cached = objects.decorations.objects_of(namespace);
-    let mut decorations = board.decorations(namespace);
-    for cached in cached {
-        let metadata = &cached.object.metadata;
+    let decorations = board.decorations(namespace);
+    let is_published = |metadata: &ObjectMeta| {
         let name = metadata.name.as_deref().unwrap_or_default();
-        let published = decorations.iter_mut().find(|d| d.name == name)?;
-        let is_published = published.generation >= metadata.generation.unwrap_or(0)
-            && Some(&published.uid) == metadata.uid.as_ref();
-        if !is_published && published.hold.is_none() {
-            Arc::make_mut(published).hold = Some(UNPUBLISHED_CHANGE.to_owned());
-        }
-    }
-    Some(decorations)
+        let mut published = decorations
+            .iter()
+            .filter(|published| published.name == name);
+        published.any(|published| {
+            published.generation >= metadata.generation.unwrap_or(0)
+                && Some(&published.uid) == metadata.uid.as_ref()
+        })
+    };
+    let mut cached = objects.decorations.objects_of(namespace).into_iter();
+    let is_complete = cached.all(|cached| is_published(&cached.object.metadata));
+    is_complete.then_some(decorations)
 }
 
 #[cfg(test)]
@@ -152,23 +150,17 @@ mod tests {
     }
 
     #[test]
-    fn unpublished_change_holds_creations() {
-        let hold_of = |uid: &str, generation, published: Decoration| {
+    fn sets_wait_until_change_is_published() {
+        let is_complete = |uid: &str, generation, published: Decoration| {
             let (board, objects) = (DecorationBoard::default(), ObjectCaches::default());
             cache_decoration(&objects, "a", uid, generation);
             board.publish("n", published);
-            let decorations = published_decorations(&board, &objects, "n").unwrap();
-            decorations[0].hold.clone()
+            published_decorations(&board, &objects, "n").is_some()
         };
-        let unpublished = Some(UNPUBLISHED_CHANGE.to_owned());
-        assert_eq!(hold_of("uid-of-a", 2, decoration("a", 2)), None);
-        assert_eq!(hold_of("uid-of-a", 3, decoration("a", 2)), unpublished);
-        assert_eq!(hold_of("another", 1, decoration("a", 2)), unpublished);
-        let held = Decoration {
-            hold: Some("its revision is refused".into()),
-            ..decoration("a", 2)
-        };
-        assert_eq!(hold_of("uid-of-a", 3, held.clone()), held.hold);
+        assert!(is_complete("uid-of-a", 2, decoration("a", 2)));
+        assert!(is_complete("uid-of-a", 1, decoration("a", 2)));
+        assert!(!is_complete("uid-of-a", 3, decoration("a", 2)));
+        assert!(!is_complete("another", 1, decoration("a", 2)));
     }
 
     #[test]
