@@ -19,12 +19,15 @@ fn scopes() -> [(&'static str, Value); 2] {
 #[tokio::test]
 async fn pod_held_by_a_rule_is_begun_once() {
     let bed = Bed::own().await; // a shared plane may have no audit log
-    for (namespace, part) in scopes() {
+    for (namespace, mut part) in scopes() {
         let scope = bed.scope(namespace).await;
+        part["updateStrategy"]["podUpgradePolicy"] = json!("InPlaceIfPossible");
+        let log = Decoration::new(&scope, "log", json!({})).await;
         let set = Set::new(&scope, "web", 3, part).await;
         set.hold().await;
         let observer = Observer::start(&scope).await;
-        let log = Decoration::new(&scope, "log", json!({})).await;
+        // Recreations would begin one by one until the first new Pod exists.
+        log.image("side:2").await;
         let waits = Family::PreCheck.key("collaset");
         set.until_pods("all to wait", |pods| {
             pods.values().all(|pod| label(pod, &waits).is_some())
@@ -46,7 +49,7 @@ async fn pod_held_by_a_rule_is_begun_once() {
         set.release().await;
         log.settled().await;
         set.settled().await;
-        assert_eq!(side_images(&set.pods().await), [Some("side:1"); 3]);
+        assert_eq!(side_images(&set.pods().await), [Some("side:2"); 3]);
         let begins = begins(&observer).await;
         assert_eq!(begins.into_values().collect::<Vec<_>>(), [1; 3]);
     }

@@ -49,7 +49,11 @@ pub(super) fn update_conditions(facts: &SetFacts, draft: &mut Draft, status: &mu
     match view.scaling_condition(facts) {
         None => set_condition(status, now, "Scale", true, "Scaled", String::new()),
         Some((reason, message)) => {
-            let message = with_remedy(reason, message);
+            let cause = match reason {
+                "ScaleOutFailed" => view.describe_single_pods(),
+                _ => String::new(),
+            };
+            let message = with_remedy(reason, message) + &cause;
             set_condition(status, now, "Scale", false, reason, message);
         }
     }

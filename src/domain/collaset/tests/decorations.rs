@@ -1,5 +1,7 @@
 //! PodDecorations in the plans of a set.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::world::World;
@@ -373,4 +375,31 @@ fn template_with_marks_of_decorations_comes_to_rest() {
             .values()
             .all(|pod| decorations_of(pod).is_empty())
     );
+}
+
+#[test]
+fn new_pod_of_pair_takes_place_of_origin_in_partition() {
+    let mut world = World::new(
+        2,
+        json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }),
+    );
+    world.decorate("log", sidecar("log:1"));
+    world.settle();
+    world.decorate("log", merged(sidecar("log:2"), &partition(1)));
+    world.settle();
+    let sorted = |world: &World| {
+        let mut images = sidecars(world);
+        images.sort();
+        images
+    };
+    assert_eq!(sorted(&world), ["log:1", "log:2"]);
+    let mut all: BTreeSet<String> = world.pods.keys().cloned().collect();
+    world.image("app:2");
+    for _ in 0..60 {
+        world.run_plan();
+        all.extend(world.pods.keys().cloned());
+        world.step_surroundings();
+    }
+    assert_eq!(sorted(&world), ["log:1", "log:2"]);
+    assert_eq!(all.len(), 4, "{all:?}");
 }
