@@ -1,7 +1,7 @@
 //! The cost of plans of CollaSets. Prints a line of JSON for each plan, which `cargo xtask bench` puts into its table.
 //!
-//! Without arguments it plans each state with 1,000 and with 10,000 Pods. With the argument `decorations` it plans a set
-//! at rest first without PodDecorations, and then with them.
+//! Without arguments it plans each state with 1,000 and with 10,000 Pods. With the argument `decorations` it plans a
+//! set at rest first without PodDecorations, and then with them.
 
 mod cost;
 mod decorated;

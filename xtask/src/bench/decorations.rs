@@ -118,8 +118,8 @@ struct Case {
 }
 
 impl Case {
-    /// Creates `count` PodDecorations, the first `sidecars` of which add a sidecar, and a set of `size` Pods. Waits until
-    /// all are as wanted.
+    /// Creates `count` PodDecorations, the first `sidecars` of which add a sidecar, and a set of `size` Pods. Waits
+    /// until all are as wanted.
     async fn create(
         bench: &Bench,
         prefix: &str,
