@@ -21,13 +21,17 @@ use crate::pvcs;
 
 /// Prefix that a webhook adds to images. Pods keep it when the webhook is gone.
 pub const MIRROR: &str = "mirror/";
+/// The label that PodDecorations of random walks add.
+pub const DECORATED: &str = "walk.test/decorated";
+/// Key of the decorations in an entry of the pool.
+const RECORDED_DECORATIONS: &str = "PodDecorationRevisions";
 
 /// The state of a set, without times and without names chosen at random.
 #[derive(Debug, PartialEq)]
 pub struct Rest {
     /// The image and memory of each Pod, as in [`Rest::revisions`], and its revision, by instance ID.
     pub pods: BTreeMap<i64, (String, String)>,
-    /// The pool of instance IDs.
+    /// The pool of instance IDs, without decorations.
     pub pool: BTreeMap<i64, BTreeMap<String, String>>,
     /// The position of each revision in the history, with the image and the memory request of its template, by name.
     pub revisions: BTreeMap<String, (i64, String)>,
@@ -103,12 +107,10 @@ async fn pods(set: &Set<'_>, object: &CollaSet) -> Result<BTreeMap<i64, Pod>, St
             keys::REVISION,
             keys::SERVICE_AVAILABLE,
             keys::UPDATE_INCLUDED, // written by users; the next update removes it
+            DECORATED,
         ];
-        let unexpected_labels: Vec<_> = pod
-            .labels()
-            .keys()
-            .filter(|k| !usual.contains(&k.as_str()))
-            .collect();
+        let is_usual = |key: &str| usual.contains(&key) || key.starts_with(keys::DECORATION_PREFIX);
+        let unexpected_labels: Vec<_> = pod.labels().keys().filter(|k| !is_usual(k)).collect();
         let serves = is_available(&pod) && !pod.annotations().contains_key(keys::LAST_POD_STATUS);
         let owner = pod
             .owner_references()
@@ -157,7 +159,14 @@ async fn pool(
 ) -> Result<BTreeMap<i64, BTreeMap<String, String>>, String> {
     let pool = set.pools().get_opt(set.name).await.unwrap();
     let contexts = pool.into_iter().flat_map(|p| p.spec.contexts);
-    let pool: BTreeMap<_, _> = contexts.map(|c| (c.id, c.data)).collect();
+    let mut pool: BTreeMap<_, _> = contexts.map(|c| (c.id, c.data)).collect();
+    for (id, data) in &mut pool {
+        let recorded = data.remove(RECORDED_DECORATIONS);
+        let has_recorded = |pod| has_decorations(pod, recorded.as_deref().unwrap_or("[]"));
+        if !pods.get(id).is_none_or(has_recorded) {
+            return Err(format!("for ID {id} the pool records {recorded:?}"));
+        }
+    }
     let wanted: BTreeMap<_, _> = pods
         .iter()
         .map(|(id, pod)| {
@@ -175,9 +184,20 @@ async fn pool(
     }
 }
 
-/// The image in a spec, and the memory request, if any.
+/// Whether a Pod has all decorations that an entry of the pool records.
+fn has_decorations(pod: &Pod, recorded: &str) -> bool {
+    let entries: Vec<BTreeMap<String, String>> = serde_json::from_str(recorded).unwrap();
+    entries.iter().all(|entry| {
+        let key = format!("{}{}", keys::DECORATION_PREFIX, entry["name"]);
+        label(pod, &key) == Some(&entry["revision"])
+    })
+}
+
+/// The image in a spec, and the memory request, if any. A PodDecoration may have added containers before that of the
+/// template.
 fn content(spec: &Value) -> String {
-    let container = &spec["containers"][0];
+    let containers = spec["containers"].as_array().unwrap();
+    let container = containers.iter().find(|c| c["name"] == "app").unwrap();
     let image = container["image"].as_str().unwrap_or_default();
     let image = image.trim_start_matches(MIRROR).to_owned();
     match container["resources"]["requests"]["memory"].as_str() {

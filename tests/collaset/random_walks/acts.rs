@@ -1,4 +1,5 @@
-//! The actions of a walk: edits, deaths, writes of others, and faults of the API server and of kubelets.
+//! The actions of a walk: edits, deaths, writes of others, and faults of the API server and of kubelets. The edits of
+//! PodDecorations are in `decorations`.
 
 use operating::api::keys;
 use rand::Rng;
@@ -6,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
-use super::Manner;
+use super::{Manner, decorations};
 
 /// Fewest replicas of a set in a walk.
 pub const REPLICAS: i32 = 3;
@@ -39,9 +40,13 @@ pub enum Act {
     Command(&'static str),
     /// Deletes the set without its Pods and creates it again. In between one Pod may be deleted.
     Remake(Option<usize>),
+    /// Creates a PodDecoration of this name, or merges into its spec.
+    Decorate(&'static str, Value),
+    /// Deletes a PodDecoration.
+    Undecorate(&'static str),
 }
 
-const WRITES: [(&str, &str, &str); 10] = [
+const WRITES: [(&str, &str, &str); 11] = [
     (
         "CREATE",
         "pods",
@@ -60,7 +65,7 @@ const WRITES: [(&str, &str, &str); 10] = [
     (
         "UPDATE",
         "pods",
-        "object.spec.containers.all(c, c.image != 'app:2') || oldObject.spec.containers.all(c, c.image == 'app:2')",
+        "object.spec.containers.all(c, c.image != 'app:2') || oldObject.spec.containers.exists(c, c.image == 'app:2')",
     ),
     (
         "UPDATE",
@@ -72,10 +77,18 @@ const WRITES: [(&str, &str, &str); 10] = [
     ("DELETE", "persistentvolumeclaims", "false"),
     ("CREATE", "apps:controllerrevisions", "false"),
     ("UPDATE", "apps.kusionstack.io:resourcecontexts", "false"),
+    ("UPDATE", "apps.kusionstack.io:poddecorations", "false"),
 ];
 
 /// Draws one action.
 pub fn draw(rng: &mut StdRng, manner: &Manner) -> Act {
+    if manner.decorated && rng.random_bool(0.35) {
+        let name = decorations::draw_name(rng);
+        return match rng.random_bool(0.15) {
+            true => Act::Undecorate(name),
+            false => Act::Decorate(name, decorations::draw_edit(rng, name)),
+        };
+    }
     if manner.troubled && rng.random_bool(0.5) {
         return fault(rng, manner);
     }

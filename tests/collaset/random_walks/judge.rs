@@ -245,7 +245,11 @@ impl<'a> Judge<'a> {
         if self.manner.edits_ids {
             return;
         }
-        let owner = |pod: &Pod| pod.owner_references().first().map(|o| o.uid.clone());
+        let owner = |pod: &Pod| {
+            let mut owners = pod.owner_references().iter();
+            let set = owners.find(|o| o.kind == "CollaSet");
+            set.map(|o| o.uid.clone())
+        };
         let id = |pod: &Pod| label(pod, keys::INSTANCE_ID).map(str::to_owned);
         let Some(pod) = now.filter(|pod| is_member(pod) && id(pod).is_some()) else {
             return;

@@ -7,11 +7,17 @@
 //! |---|---|
 //! | `acts` | the actions |
 //! | `world` | how actions are carried out, and how all faults end |
+//! | `requests` | which failures of requests are expected |
 //! | `rewriting` | a policy that rewrites images |
+//! | `decorations` | what users do with PodDecorations |
+//! | `decorations_at_rest` | the checks of PodDecorations at the end |
 //! | `judge` | the invariants that hold at every moment |
 
 mod acts;
+mod decorations;
+mod decorations_at_rest;
 mod judge;
+mod requests;
 mod rewriting;
 mod world;
 
@@ -30,7 +36,9 @@ use crate::fixtures::{Set, label};
 use crate::invariants::{Rest, until_at_rest};
 use crate::pvcs::{template, volumes};
 use acts::{Act, REPLICAS, draw};
+use decorations_at_rest::until_decorated;
 use judge::{History, judge};
+use requests::passed;
 use testbed::observer::Observer;
 use testbed::scope::availability;
 use testbed::walks::Walks;
@@ -53,6 +61,8 @@ pub struct Manner {
     /// The rule's `maxUnavailable`.
     rule: i32,
     edits_ids: bool,
+    /// Whether users create, edit and delete PodDecorations.
+    decorated: bool,
 }
 
 fn choose(seed: u64) -> (Manner, Vec<(Act, u64)>) {
@@ -67,6 +77,7 @@ fn choose(seed: u64) -> (Manner, Vec<(Act, u64)>) {
         surge: rng.random_bool(0.3),
         rule: if paced { REPLICAS } else { 1 },
         edits_ids: false,
+        decorated: rng.random_bool(0.7),
     };
     let acts: Vec<_> = (0..STEPS)
         .map(|_| (draw(&mut rng, &manner), rng.random_range(50..1500)))
@@ -89,7 +100,7 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
     // Another walk may just have killed the replica that reviews the request.
     let rule = availability(json!({ "app": "web" }), json!(manner.rule));
     wait::until("the rule to be stored", async || {
-        world::passed(scope.try_rule("web", rule.clone()).await)
+        passed(scope.try_rule("web", rule.clone()).await)
     })
     .await;
     let pods = Observer::start(&scope).await;
@@ -118,6 +129,9 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
             tokio::time::sleep(Duration::from_millis(*pause)).await;
         }
         world.lift().await;
+        until_at_rest(&world.set).await;
+        until_decorated(&world.set).await;
+        // The set may have seemed to be at rest before its controller saw the last edit of a PodDecoration.
         let rest = until_at_rest(&world.set).await;
         assert_revisions(&world.set, &rest).await;
     };

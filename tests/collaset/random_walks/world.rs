@@ -1,7 +1,6 @@
 //! Carries out the actions of a walk. At the end it reverts what only users revert.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
@@ -15,7 +14,8 @@ use testbed::wait;
 
 use super::acts::Act;
 use super::judge::Excuses;
-use super::rewriting;
+use super::requests::{is_taken, passed};
+use super::{decorations, rewriting};
 use crate::admission_policies::Policy;
 use crate::fixtures::{Set, condition, label};
 use crate::pvcs;
@@ -76,6 +76,8 @@ impl<'a> World<'a> {
                 self.remake(*pod).await;
                 true
             }
+            Act::Decorate(name, spec) => decorations::decorate(scope, name, spec).await,
+            Act::Undecorate(name) => decorations::undecorate(scope, name).await,
             Act::Kill(place)
             | Act::Fail(place)
             | Act::Label(place, ..)
@@ -150,14 +152,9 @@ impl<'a> World<'a> {
     /// Merges into the spec. Repeats the request while the webhooks are down.
     async fn edit(&self, part: Value) -> bool {
         let patch = Patch::Merge(json!({ "spec": part }));
-        wait::value(&format!("{part} to be taken or refused"), async || {
-            let params = PatchParams::default();
-            match self.set.api.patch(self.set.name, &params, &patch).await {
-                Err(kube::Error::Api(status)) if [400, 403, 422].contains(&status.code) => {
-                    Some(false)
-                }
-                other => passed(other).then_some(true),
-            }
+        let params = PatchParams::default();
+        is_taken(&part.to_string(), async || {
+            self.set.api.patch(self.set.name, &params, &patch).await
         })
         .await
     }
@@ -358,19 +355,5 @@ impl<'a> World<'a> {
         };
         let pods: Vec<_> = pods.iter().map(describe).collect();
         pods.join("\n")
-    }
-}
-
-/// Whether a request succeeded. The expected failures are 404 and 409 (the object is gone or has changed), 429 (a rule
-/// holds it), 403 and 422 (refused), and 500 and 504 (the webhook was killed).
-pub fn passed<T: Debug>(outcome: kube::Result<T>) -> bool {
-    match outcome {
-        Ok(_) => true,
-        Err(kube::Error::Api(status))
-            if [400, 403, 404, 409, 422, 429, 500, 504].contains(&status.code) =>
-        {
-            false
-        }
-        Err(other) => panic!("{other:?}"),
     }
 }

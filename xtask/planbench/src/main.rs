@@ -1,11 +1,16 @@
-//! The cost of a plan of a CollaSet with 1,000 and with 10,000 Pods. Prints a line of JSON for each state and
-//! size, which `cargo xtask bench` puts into its table.
+//! The cost of plans of CollaSets. Prints a line of JSON for each plan, which `cargo xtask bench` puts into its table.
+//!
+//! Without arguments it plans each state with 1,000 and with 10,000 Pods. With the argument `decorations` it plans a
+//! set at rest first without PodDecorations, and then with them.
 
 mod cost;
+mod decorated;
 mod states;
 
 use std::alloc::System;
+use std::process::ExitCode;
 
+use operating::domain::collaset::observed::ObservedSet;
 use serde_json::json;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -17,19 +22,42 @@ static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Numbers of Pods of a set.
 const SIZES: [usize; 2] = [1_000, 10_000];
+/// Number of Pods of the set with PodDecorations.
+const DECORATED: usize = 1_000;
+/// Number of PodDecorations of each of these Pods.
+const DECORATIONS: usize = 50;
 
-fn main() {
-    for (state, observed) in STATES {
-        for size in SIZES {
-            let observed = observed(size);
-            let Cost { allocations, bytes } = cost::count_allocations(HEAP, &observed);
-            let milliseconds = cost::milliseconds(&observed);
-            let line = json!({
-                "state": state, "pods": size, "milliseconds": milliseconds, "allocations": allocations, "bytes": bytes,
-            });
-            println!("{line}");
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        None => {
+            for (state, observed) in STATES {
+                for size in SIZES {
+                    print_cost(state, size, &observed(size));
+                }
+            }
+        }
+        Some("decorations") => {
+            for count in [0, DECORATIONS] {
+                let state = format!("at rest with {count} PodDecorations");
+                print_cost(&state, DECORATED, &decorated::decorated(DECORATED, count));
+            }
+        }
+        Some(other) => {
+            eprintln!("unknown argument {other:?}: expected none, or decorations");
+            return ExitCode::FAILURE;
         }
     }
+    ExitCode::SUCCESS
+}
+
+fn print_cost(state: &str, size: usize, observed: &ObservedSet) {
+    let Cost { allocations, bytes } = cost::count_allocations(HEAP, observed);
+    let milliseconds = cost::milliseconds(observed);
+    let line = json!({
+        "state": state, "pods": size, "milliseconds": milliseconds, "allocations": allocations, "bytes": bytes,
+    });
+    println!("{line}");
 }
 
 #[cfg(test)]

@@ -37,12 +37,13 @@ pub const STATES: [State; 9] = [
     ("all Pods are orphans, with PVCs", orphaned),
 ];
 
-const NAME: &str = "web";
+/// Name of the set, and value of the label `app` of its Pods.
+pub const NAME: &str = "web";
 const UID: &str = "set-uid";
 const TIME: &str = "2026-03-01T10:00:00Z";
 
 /// A set that has reached its spec.
-fn settled(size: usize, with_pvcs: bool) -> ObservedSet {
+pub fn settled(size: usize, with_pvcs: bool) -> ObservedSet {
     let mut observed = empty(size, with_pvcs);
     let revision = revision(&mut observed);
     for id in 0..size {
@@ -231,11 +232,12 @@ fn pvc_template() -> Value {
 }
 
 /// Parses an object of this file into its type.
-fn typed<T: DeserializeOwned>(object: Value) -> T {
+pub fn typed<T: DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap_or_else(|e| unreachable!("{e}"))
 }
 
-fn edit(observed: &mut ObservedSet, change: impl FnOnce(&mut CollaSet)) {
+/// Changes the CollaSet.
+pub fn edit(observed: &mut ObservedSet, change: impl FnOnce(&mut CollaSet)) {
     change(Arc::make_mut(&mut observed.set));
 }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::usage;
 use testbed::wait;
 
@@ -16,7 +16,7 @@ use super::{Bench, floor};
 use crate::demo::worst::Worst;
 
 /// Share of the Pods that may be unavailable.
-const LIMIT: &str = "10%";
+pub const LIMIT: &str = "10%";
 
 /// Creates a CollaSet of `size` Pods, and updates their image under a rule of 10%.
 pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
@@ -44,8 +44,8 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
         usage::cpu(pid)?,
         Instant::now(),
     );
-    let containers = json!([{ "name": "main", "image": "web:2" }]);
-    let patch = json!({ "spec": { "template": { "spec": { "containers": containers } } } });
+    let patch =
+        json!({ "spec": { "template": { "spec": { "containers": containers("web:2") } } } });
     sets.patch(NAME, &PatchParams::default(), &Patch::Merge(&patch))
         .await?;
     ready(&sets).await?;
@@ -65,14 +65,8 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
     let figure = format!("{subject}: processor of the server");
     let bar = if size == 100 { "≤ 3 s" } else { "" };
     add.add_with_bar(figure, format!("{:.1} s", cpu.as_secs_f64()), bar);
-    let background = DeleteParams::background();
     rules.delete(NAME, &DeleteParams::default()).await?;
-    sets.delete(NAME, &background).await?;
-    wait::within("the Pods to go", PATIENCE, || async {
-        let remaining = pods.list_metadata(&ListParams::default()).await?;
-        Ok(remaining.items.is_empty())
-    })
-    .await?;
+    end(&sets, &pods).await?;
 
     if size <= 100 {
         let floor = floor::measure(&bench.plane, size, limit).await?;
@@ -88,13 +82,25 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
     Ok(())
 }
 
-fn sets(bench: &Bench, namespace: &str) -> Api<DynamicObject> {
+/// Deletes the set, and waits until its Pods are gone. No rule may limit their deletion.
+pub async fn end(sets: &Api<DynamicObject>, pods: &Api<Pod>) -> Result<()> {
+    sets.delete(NAME, &DeleteParams::background()).await?;
+    wait::within("the Pods to go", PATIENCE, || async {
+        let remaining = pods.list_metadata(&ListParams::default()).await?;
+        Ok(remaining.items.is_empty())
+    })
+    .await
+}
+
+/// The CollaSets of a namespace.
+pub fn sets(bench: &Bench, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("apps.kusionstack.io", "v1alpha1", "CollaSet");
     let resource = ApiResource::from_gvk_with_plural(&kind, "collasets");
     Api::namespaced_with(bench.client.clone(), namespace, &resource)
 }
 
-fn set(size: usize) -> Result<DynamicObject> {
+/// A set with one container.
+pub fn set(size: usize) -> Result<DynamicObject> {
     Ok(serde_json::from_value(json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1",
         "kind": "CollaSet",
@@ -104,29 +110,38 @@ fn set(size: usize) -> Result<DynamicObject> {
             "selector": { "matchLabels": { "app": NAME } },
             "template": {
                 "metadata": { "labels": { "app": NAME } },
-                "spec": { "containers": [{ "name": "main", "image": "web:1" }] },
+                "spec": { "containers": containers("web:1") },
             },
         },
     }))?)
 }
 
+/// The containers of the template of a set.
+pub fn containers(image: &str) -> Value {
+    json!([{ "name": "main", "image": image }])
+}
+
 /// Waits until the set has reached its spec.
 async fn ready(sets: &Api<DynamicObject>) -> Result<()> {
     wait::within("the CollaSet to be as wanted", PATIENCE, || async {
-        let set = sets.get(NAME).await?;
-        let status = &set.data["status"];
-        let conditions = status["conditions"].as_array();
-        let is_ready = conditions.is_some_and(|all| {
-            all.iter()
-                .any(|c| c["type"] == "Ready" && c["status"] == "True")
-        });
-        Ok(is_ready && status["observedGeneration"].as_i64() == set.metadata.generation)
+        Ok(is_as_wanted(&sets.get(NAME).await?))
     })
     .await
 }
 
+/// Whether an object has reached its present spec.
+pub fn is_as_wanted(object: &DynamicObject) -> bool {
+    let status = &object.data["status"];
+    let conditions = status["conditions"].as_array();
+    let is_ready = conditions.is_some_and(|all| {
+        all.iter()
+            .any(|c| c["type"] == "Ready" && c["status"] == "True")
+    });
+    is_ready && status["observedGeneration"].as_i64() == object.metadata.generation
+}
+
 /// Requests of the server per Pod, by verb and resource. Figures below 0.01 are left out.
-fn per_pod(traffic: &Traffic, size: usize) -> String {
+pub fn per_pod(traffic: &Traffic, size: usize) -> String {
     let per = |n: usize| n as f64 / size as f64;
     let split = traffic.split();
     let of_server = split

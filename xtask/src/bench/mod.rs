@@ -7,6 +7,7 @@ mod admission;
 mod claims;
 mod collaset;
 mod crowd;
+mod decorations;
 mod floor;
 mod herd;
 mod idle;
@@ -51,6 +52,9 @@ pub struct Args {
     /// Only the figures of webhook rules
     #[arg(long, conflicts_with = "collasets")]
     rules: bool,
+    /// Only the figures of PodDecorations
+    #[arg(long, conflicts_with_all = ["plan", "size", "collasets", "rules", "scale"])]
+    decorations: bool,
     /// Only a replica with this number of managed Pods, three times as many other Pods, and old ReplicaSets;
     /// prints which bars hold. The bars are for 10,000
     #[arg(long, value_name = "PODS", conflicts_with_all = ["collasets", "rules", "quick"])]
@@ -69,6 +73,7 @@ struct Bench {
     quick: bool,
     collasets: bool,
     rules: bool,
+    decorations: bool,
     scale: Option<usize>,
 }
 
@@ -90,7 +95,8 @@ pub async fn run(args: Args) -> Result<()> {
 
 async fn measure(args: &Args) -> Result<()> {
     let mut report = Report::default();
-    if args.size || !(args.plan || args.rules || args.collasets || args.scale.is_some()) {
+    let is_part = args.plan || args.rules || args.collasets || args.decorations;
+    if args.size || !(is_part || args.scale.is_some()) {
         size::measure(&mut report)?;
     }
     if args.size {
@@ -98,8 +104,12 @@ async fn measure(args: &Args) -> Result<()> {
         return Ok(());
     }
     // The control plane would disturb the measurement, so it is started later.
-    if args.plan || !args.rules && args.scale.is_none() && args.bin.is_none() {
+    let has_plans = !args.rules && args.scale.is_none() && args.bin.is_none();
+    if args.plan || has_plans && !args.decorations {
         plan::measure(&mut report).await?;
+    }
+    if args.plan || has_plans && !args.collasets {
+        plan::measure_decorations(&mut report).await?;
     }
     if args.plan {
         report.print();
@@ -135,6 +145,7 @@ async fn measure(args: &Args) -> Result<()> {
         quick: args.quick,
         collasets: args.collasets,
         rules: args.rules,
+        decorations: args.decorations,
         scale: args.scale,
     };
     let result = bench.figures().await;
@@ -155,6 +166,9 @@ impl Bench {
         if self.rules {
             return rules::measure(self).await;
         }
+        if self.decorations {
+            return decorations::measure(self).await;
+        }
         if !self.collasets {
             self.guarantee().await?;
             rules::measure(self).await?;
@@ -162,6 +176,9 @@ impl Bench {
         collaset::measure(self, 100).await?;
         if !self.quick {
             collaset::measure(self, 1_000).await?;
+        }
+        if !self.collasets {
+            decorations::measure(self).await?;
         }
         Ok(())
     }

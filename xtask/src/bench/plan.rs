@@ -29,7 +29,7 @@ struct Line {
 /// Runs `planbench`, and adds a figure for each state of a set.
 pub async fn measure(report: &mut Report) -> Result<()> {
     eprintln!("plans of CollaSets (the first time the benchmark is built for some minutes)");
-    let lines = run(paths::repository()).await?;
+    let lines = run(paths::repository(), &[]).await?;
     for pair in lines.chunks_exact(2) {
         let (few, many) = (&pair[0], &pair[1]);
         let figure = format!("plan of a CollaSet of {} Pods, {}", many.pods, many.state);
@@ -39,7 +39,22 @@ pub async fn measure(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-async fn run(repository: &Path) -> Result<Vec<Line>> {
+/// Runs `planbench`, and adds the cost of a plan with PodDecorations, relative to the same set without them.
+pub async fn measure_decorations(report: &mut Report) -> Result<()> {
+    eprintln!("plans with PodDecorations (the first time the benchmark is built for some minutes)");
+    let lines = run(paths::repository(), &["decorations"]).await?;
+    let [plain, decorated] = lines.as_slice() else {
+        bail!("planbench wrote {} lines instead of 2", lines.len());
+    };
+    let figure = format!(
+        "plan of a CollaSet of {} Pods, {}",
+        decorated.pods, decorated.state
+    );
+    report.add(figure, describe_ratios(plain, decorated));
+    Ok(())
+}
+
+async fn run(repository: &Path, arguments: &[&str]) -> Result<Vec<Line>> {
     let mut command = Command::from(cargo::command());
     command
         .args([
@@ -49,7 +64,9 @@ async fn run(repository: &Path) -> Result<Vec<Line>> {
             "--locked",
             "--package",
             "planbench",
+            "--",
         ])
+        .args(arguments)
         .current_dir(repository)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
@@ -94,6 +111,18 @@ fn describe_costs(few: &Line, many: &Line) -> String {
     )
 }
 
+/// The cost of a plan with PodDecorations, and its ratio to that of the same set without them.
+fn describe_ratios(plain: &Line, decorated: &Line) -> String {
+    format!(
+        "{:.1} ms instead of {:.1} ms; {:.2} × the time, {:.2} × the allocations, {:.2} × the bytes",
+        decorated.milliseconds,
+        plain.milliseconds,
+        ratio(plain, decorated, |line| line.milliseconds),
+        ratio(plain, decorated, |line| line.allocations as f64),
+        ratio(plain, decorated, |line| line.bytes as f64),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -123,6 +152,16 @@ mod tests {
     fn plan_that_is_not_linear_misses_the_bar() {
         let lines = lines(27_000);
         assert!(!is_linear(&lines[0], &lines[1]));
+    }
+
+    #[test]
+    fn costs_with_decorations_are_compared_with_costs_without() {
+        let output = r#"{"state":"plain","pods":1000,"milliseconds":2.0,"allocations":1000,"bytes":500}
+{"state":"decorated","pods":1000,"milliseconds":5.0,"allocations":4000,"bytes":1000}"#;
+        let lines = read(output).unwrap();
+        let expected =
+            "5.0 ms instead of 2.0 ms; 2.50 × the time, 4.00 × the allocations, 2.00 × the bytes";
+        assert_eq!(describe_ratios(&lines[0], &lines[1]), expected);
     }
 
     #[test]

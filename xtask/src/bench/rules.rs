@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use http::{Request, Response};
@@ -63,7 +63,7 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     let figure = format!("{subject}: writes of rules per verdict");
     add.add_with_bar(figure, per(writes), "≤ 1");
 
-    rest(bench, &herd).await?;
+    traffic::until_rest(&bench.plane, herd.namespace()).await?;
     let (position, before) = (
         traffic::audit_position(&bench.plane).await?,
         endpoint.counts().0,
@@ -126,20 +126,6 @@ async fn create_rules(
         Ok(begun_pods.count() == count)
     })
     .await
-}
-
-/// Waits until the server writes nothing more.
-async fn rest(bench: &Bench, herd: &Herd) -> Result<()> {
-    let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
-        let position = traffic::audit_position(&bench.plane).await?;
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        let since = traffic::since(&bench.plane, position, herd.namespace()).await?;
-        if since.of_server() == 0 {
-            return Ok(());
-        }
-    }
-    bail!("the server does not come to rest")
 }
 
 /// An endpoint that lets all Pods pass and counts the requests.

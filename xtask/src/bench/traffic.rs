@@ -2,10 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use testbed::plane::Plane;
 use testbed::plane::audit::Event;
+
+use super::workload::PATIENCE;
 
 /// User agent of the server's client.
 pub const SERVER: &str = "operating";
@@ -29,6 +32,20 @@ pub async fn since(plane: &Plane, position: AuditPosition, namespace: &str) -> R
     Ok(Traffic(
         events.into_iter().skip(position.0).filter(ours).collect(),
     ))
+}
+
+/// Waits until the server sends no requests about a namespace for five seconds.
+pub async fn until_rest(plane: &Plane, namespace: &str) -> Result<()> {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        let position = audit_position(plane).await?;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let requests = since(plane, position, namespace).await?;
+        if requests.of_server() == 0 {
+            return Ok(());
+        }
+    }
+    bail!("the server does not come to rest in namespace {namespace}")
 }
 
 /// Requests of the server since `position`, in all namespaces.

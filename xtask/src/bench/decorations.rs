@@ -1,0 +1,218 @@
+//! The cost of PodDecorations: requests per Pod of a new image of a sidecar, and requests at rest.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use serde_json::{Value, json};
+use testbed::wait;
+use tokio::time::timeout;
+
+use super::Bench;
+use super::collaset::{self, LIMIT, containers, is_as_wanted, per_pod};
+use super::report::Report;
+use super::traffic::{self, AuditPosition, Traffic};
+use super::workload::{self, NAME};
+
+/// Timeout of all figures together.
+const BOUND: Duration = Duration::from_secs(40 * 60);
+/// Timeout until a set and its PodDecorations are as wanted. The creation of Pods with many PodDecorations is slow on a
+/// loaded machine.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// Number of Pods of the set whose sidecar is updated.
+const UPDATED: usize = 100;
+/// Number of PodDecorations of the set at rest.
+const DECORATIONS: usize = 50;
+/// Number of these that add a sidecar. The others add only a label.
+const SIDECARS: usize = 2;
+/// For how long requests are counted at rest.
+const REST: Duration = Duration::from_secs(30);
+
+/// Measures an update of a sidecar, and many PodDecorations at rest.
+pub async fn measure(bench: &mut Bench) -> Result<()> {
+    let run = timeout(BOUND, figures(bench));
+    run.await
+        .context("the figures of PodDecorations took too long")?
+}
+
+async fn figures(bench: &mut Bench) -> Result<()> {
+    update(bench).await?;
+    rest(bench).await
+}
+
+/// Updates the image of a sidecar, and then the image of the set, under the same rule.
+async fn update(bench: &mut Bench) -> Result<()> {
+    eprintln!("a PodDecoration of {UPDATED} Pods");
+    let case = Case::create(bench, "sidecar", UPDATED, 1, 1).await?;
+    let rules = workload::rules(bench.client.clone(), &case.namespace);
+    workload::create_rule(&rules, json!(LIMIT)).await?;
+    traffic::until_rest(&bench.plane, &case.namespace).await?;
+    let uids = case.uids().await?;
+
+    let position = traffic::audit_position(&bench.plane).await?;
+    let spec = json!({ "template": { "containers": sidecar(0, "side:2") } });
+    patch(&case.decorations, &decoration_name(0), spec).await?;
+    let of_sidecar = case.traffic(bench, position).await?;
+    let recreated = case.uids().await?.difference(&uids).count();
+
+    let position = traffic::audit_position(&bench.plane).await?;
+    let spec = json!({ "template": { "spec": { "containers": containers("web:2") } } });
+    patch(&case.sets, NAME, spec).await?;
+    let of_image = case.traffic(bench, position).await?;
+
+    report_update(&mut bench.report, &of_sidecar, &of_image);
+    let figure = format!("PodDecoration, new image of a sidecar of {UPDATED} Pods: recreated Pods");
+    let report = &mut bench.report;
+    report.add_with_bar(figure, recreated.to_string(), "0");
+    rules.delete(NAME, &DeleteParams::default()).await?;
+    case.end().await
+}
+
+fn report_update(report: &mut Report, of_sidecar: &Traffic, of_image: &Traffic) {
+    let subjects = [
+        ("new image of a sidecar", of_sidecar),
+        ("new image of the CollaSet", of_image),
+    ];
+    for (change, traffic) in subjects {
+        let figure = format!(
+            "PodDecoration, {change} for {UPDATED} Pods under {LIMIT}: API requests of the server per Pod"
+        );
+        report.add_with_bar(figure, per_pod(traffic, UPDATED), "≤ 6");
+    }
+    let ratio = of_sidecar.of_server() as f64 / of_image.of_server() as f64;
+    let figure = "requests of the update of the sidecar, relative to the update of the CollaSet";
+    report.add(figure, format!("{ratio:.2} ×"));
+}
+
+/// Counts the requests while nothing changes.
+async fn rest(bench: &mut Bench) -> Result<()> {
+    let size = if bench.quick { 100 } else { 1_000 };
+    eprintln!("{DECORATIONS} PodDecorations of {size} Pods");
+    let case = Case::create(bench, "decorations", size, DECORATIONS, SIDECARS).await?;
+    traffic::until_rest(&bench.plane, &case.namespace).await?;
+    let position = traffic::audit_position(&bench.plane).await?;
+    tokio::time::sleep(REST).await;
+    let requests = traffic::of_server_since(&bench.plane, position).await?;
+    let figure = format!(
+        "{DECORATIONS} PodDecorations of {size} Pods: API requests of the server in {} s of rest, without its lease",
+        REST.as_secs()
+    );
+    let report = &mut bench.report;
+    report.add_with_bar(figure, requests.beside_lease().to_string(), "0");
+    let figure = "all API requests of the server in that time, by verb";
+    report.add(figure, requests.by_verb());
+    case.end().await
+}
+
+/// A CollaSet, all of whose Pods have the same PodDecorations.
+struct Case {
+    namespace: String,
+    size: usize,
+    sets: Api<DynamicObject>,
+    decorations: Api<DynamicObject>,
+    pods: Api<Pod>,
+}
+
+impl Case {
+    /// Creates `count` PodDecorations, the first `sidecars` of which add a sidecar, and a set of `size` Pods. Waits
+    /// until all are as wanted.
+    async fn create(
+        bench: &Bench,
+        prefix: &str,
+        size: usize,
+        count: usize,
+        sidecars: usize,
+    ) -> Result<Case> {
+        let namespace = bench.plane.namespace(prefix).await?;
+        let kind = GroupVersionKind::gvk("apps.kusionstack.io", "v1alpha1", "PodDecoration");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "poddecorations");
+        let client = bench.client.clone();
+        let case = Case {
+            size,
+            sets: collaset::sets(bench, &namespace),
+            decorations: Api::namespaced_with(client.clone(), &namespace, &resource),
+            pods: Api::namespaced(client, &namespace),
+            namespace,
+        };
+        let params = PostParams::default();
+        for index in 0..count {
+            let decoration = decoration(index, index < sidecars)?;
+            case.decorations.create(&params, &decoration).await?;
+        }
+        case.sets.create(&params, &collaset::set(size)?).await?;
+        case.settled().await?;
+        Ok(case)
+    }
+
+    /// Waits until the set and its PodDecorations have reached their specs, and all Pods serve.
+    async fn settled(&self) -> Result<()> {
+        let description = "the CollaSet and its PodDecorations to be as wanted";
+        wait::within(description, PATIENCE, || async {
+            let decorations = self.decorations.list(&ListParams::default()).await?;
+            let has_reached_all = |decoration: &DynamicObject| {
+                let available = &decoration.data["status"]["updatedAvailablePods"];
+                is_as_wanted(decoration) && *available == self.size
+            };
+            let reached = decorations.items.iter().all(has_reached_all);
+            Ok(reached && is_as_wanted(&self.sets.get(NAME).await?))
+        })
+        .await
+    }
+
+    /// The requests since `position`, once the set and its PodDecorations are at rest.
+    async fn traffic(&self, bench: &Bench, position: AuditPosition) -> Result<Traffic> {
+        self.settled().await?;
+        traffic::until_rest(&bench.plane, &self.namespace).await?;
+        traffic::since(&bench.plane, position, &self.namespace).await
+    }
+
+    async fn uids(&self) -> Result<BTreeSet<Option<String>>> {
+        let pods = self.pods.list_metadata(&ListParams::default()).await?;
+        Ok(pods.items.iter().map(ResourceExt::uid).collect())
+    }
+
+    async fn end(self) -> Result<()> {
+        collaset::end(&self.sets, &self.pods).await
+    }
+}
+
+fn decoration_name(index: usize) -> String {
+    format!("decoration-{index:02}")
+}
+
+/// A PodDecoration of all Pods of the set.
+fn decoration(index: usize, has_sidecar: bool) -> Result<DynamicObject> {
+    let name = decoration_name(index);
+    let label = format!("bench.example.com/{name}");
+    let containers = match has_sidecar {
+        true => sidecar(index, "side:1"),
+        false => json!([]),
+    };
+    Ok(serde_json::from_value(json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1",
+        "kind": "PodDecoration",
+        "metadata": { "name": name },
+        "spec": {
+            "selector": { "matchLabels": { "app": NAME } },
+            "template": {
+                "metadata": [{ "patchPolicy": "Retain", "labels": { label: "on" } }],
+                "containers": containers,
+            },
+        },
+    }))?)
+}
+
+/// The sidecar that a PodDecoration adds.
+fn sidecar(index: usize, image: &str) -> Value {
+    json!([{ "name": format!("side-{index:02}"), "image": image }])
+}
+
+async fn patch(api: &Api<DynamicObject>, name: &str, spec: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    api.patch(name, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
