@@ -86,8 +86,8 @@ fn describe_hold(status: &PodDecorationStatus, generation: i64) -> String {
     match messages.find(|message| message.starts_with(HOLD_MESSAGE)) {
         Some(message) => message.clone(),
         None => format!(
-            "its status is about generation {}, and the present one is {generation}: the controller has not rolled it out \
-             yet",
+            "its status is about generation {}, and the present one is {generation}: the controller has not rolled it \
+             out yet",
             status.observed_generation
         ),
     }

@@ -52,8 +52,8 @@ pub fn held_back(
         return None;
     }
     let reason = format!(
-        "Kuperator held changes of it back because of the updateStrategy of CollaSet {name}: Pods outside of the rollout of \
-         the CollaSet stay as they are until the spec of the CollaSet or of the PodDecoration changes"
+        "Kuperator held changes of it back because of the updateStrategy of CollaSet {name}: Pods outside of the rollout \
+         of the CollaSet stay as they are until the spec of the CollaSet or of the PodDecoration changes"
     );
     let verdict = match is_by_label || stored.is_rolled_out {
         true => DecorationVerdict::Stays,

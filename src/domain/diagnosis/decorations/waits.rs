@@ -32,7 +32,7 @@ pub fn wait_reason(
         return format!("CollaSet {name} is paused");
     }
     if observed.pod.label(keys::TO_REPLACE).is_some() {
-        return "another Pod, which gets it, takes the place of this Pod".to_owned();
+        return "another Pod takes the place of this Pod".to_owned();
     }
     if let Some(failure) = stall_message(objects, name, decoration) {
         return truncate_value(failure, MAX_QUOTE).into_owned();
