@@ -15,6 +15,7 @@ mod selectors;
 mod set_partition;
 mod takeover;
 mod waiting;
+mod why;
 
 // This program uses a part of the fixtures of CollaSets.
 #[allow(dead_code)]

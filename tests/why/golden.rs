@@ -42,6 +42,8 @@ struct Surroundings {
     unscheduled: Option<String>,
     /// PodDisruptionBudgets, as they are stored.
     disruption_budgets: Vec<Value>,
+    /// PodDecorations, as they are stored.
+    decorations: Option<Vec<Value>>,
     /// The API server's answer to a dry run: code and message; 200 if it passes.
     trial: Option<(u16, String)>,
     recreate: Option<String>,
@@ -56,6 +58,12 @@ impl Surroundings {
             disruption_budgets: budgets
                 .map(|b| serde_json::from_value(b).unwrap())
                 .collect(),
+            decorations: self.decorations.map(|decorations| {
+                let decorations = decorations.into_iter();
+                decorations
+                    .map(|d| serde_json::from_value(d).unwrap())
+                    .collect()
+            }),
             dry_run_deletion: self.trial.map(|(code, message)| match code {
                 200 => DryRunDeletion::Allowed,
                 code => DryRunDeletion::from_api_refusal(code, &message),

@@ -17,8 +17,8 @@ pub enum ReadCommand {
     /// the next step
     ///
     /// The command reads the Pod, the rules of its namespace with their status, the managed Pods of the
-    /// namespace and the controller of the Pod, and writes nothing. The output names the objects that the
-    /// user may not read. If the user may delete the Pod, a dry-run DELETE shows what holds a deletion, and
+    /// namespace and the controller of the Pod, and writes nothing. For a Pod of a CollaSet, it also reads the
+    /// PodDecorations of the namespace. The output names the objects that the user may not read. If the user may delete the Pod, a dry-run DELETE shows what holds a deletion, and
     /// whether it goes through the lifecycle (feature gate GraceDeleteWebhook).
     Why(WhyArgs),
     /// List rules with their remaining budgets, the smallest first

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 
 use crate::domain::diagnosis::deletion_path;
 use crate::domain::diagnosis::facts::{
-    BudgetFacts, Diagnosis, DryRunDeletion, OperationFacts, OwnerFacts, RuleFacts, RuleVerdict,
-    WaitKind,
+    BudgetFacts, DecorationFacts, DecorationVerdict, Diagnosis, DryRunDeletion, OperationFacts,
+    OwnerFacts, RuleFacts, RuleVerdict, WaitKind,
 };
 use crate::domain::messages;
 use crate::domain::rules::Stage;
@@ -51,6 +51,7 @@ pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
     let mut tree = vec![pod_node(all, now)];
     tree.extend(all.owner.as_ref().map(owner_node));
     tree.extend(all.owner.iter().flat_map(owner_problem_nodes));
+    tree.extend(all.decorations.iter().map(decoration_node));
     tree.extend(all.operations.iter().map(|o| operation_node(o, now)));
     tree.extend(
         all.rules
@@ -184,6 +185,25 @@ fn owner_node(owner: &OwnerFacts) -> TreeNode {
     }
     below.extend(owner.remark.iter().map(TreeNode::leaf));
     TreeNode::new(text, below)
+}
+
+fn decoration_node(decoration: &DecorationFacts) -> TreeNode {
+    let has = match &decoration.revision {
+        Some(revision) => format!("revision {revision}"),
+        None => "not on the Pod".to_owned(),
+    };
+    let next = match (decoration.verdict, &decoration.wanted_revision) {
+        (DecorationVerdict::UpToDate | DecorationVerdict::Unknown, _) => String::new(),
+        (DecorationVerdict::Stays, _) => ", stays as it is".to_owned(),
+        (DecorationVerdict::MayStay, _) => ", may stay as it is".to_owned(),
+        (DecorationVerdict::Waits, Some(wanted)) => format!(", to be {wanted}"),
+        (DecorationVerdict::Waits, None) => ", to be removed".to_owned(),
+    };
+    let reason = decoration.reason.as_ref().map(TreeNode::leaf);
+    TreeNode::new(
+        format!("PodDecoration {}: {has}{next}", decoration.name),
+        reason,
+    )
 }
 
 fn operation_node(operation: &OperationFacts, now: Timestamp) -> TreeNode {

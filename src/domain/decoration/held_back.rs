@@ -14,6 +14,7 @@ use super::labels::decorations_of;
 use super::members::Member;
 use super::observed::{ObservedDecoration, SetOfNamespace};
 use crate::api::keys;
+use crate::api::poddecoration::PodDecoration;
 use crate::domain::collaset::observed::set_name;
 
 /// The sets that Kuperator held back: the generation of each, by name.
@@ -28,6 +29,21 @@ struct HeldBack {
     sets: HeldBackSets,
 }
 
+/// The sets that the annotation of a PodDecoration names. Empty if the annotation does not apply to its present spec.
+pub fn recorded_sets(object: &PodDecoration) -> HeldBackSets {
+    let metadata = &object.metadata;
+    let annotations = metadata.annotations.as_ref();
+    let stored = annotations.and_then(|annotations| annotations.get(keys::HELD_BACK));
+    let stored = stored.and_then(|stored| serde_json::from_str::<HeldBack>(stored).ok());
+    let is_valid = |stored: &HeldBack| {
+        stored.generation == metadata.generation.unwrap_or(0)
+            && metadata.deletion_timestamp.is_none()
+    };
+    stored
+        .filter(is_valid)
+        .map_or_else(HeldBackSets::new, |stored| stored.sets)
+}
+
 /// Returns the sets that are held back, and the change of the annotation that this needs: `Some(None)` removes it.
 pub fn held_back_sets(
     observed: &ObservedDecoration,
@@ -39,15 +55,8 @@ pub fn held_back_sets(
     let stored = annotations.and_then(|annotations| annotations.get(keys::HELD_BACK));
     let generation = metadata.generation.unwrap_or(0);
     let is_deleting = metadata.deletion_timestamp.is_some();
-    if let Some(stored) = stored {
-        let stored: HeldBack = serde_json::from_str(stored).unwrap_or_default();
-        let is_valid = stored.generation == generation && !is_deleting;
-        let sets = if is_valid {
-            stored.sets
-        } else {
-            HeldBackSets::new()
-        };
-        let present: HeldBackSets = sets
+    if stored.is_some() {
+        let present: HeldBackSets = recorded_sets(&observed.object)
             .into_iter()
             .filter(|(name, generation)| {
                 let set = observed.sets.iter().find(|set| set_name(&set.set) == name);
@@ -99,7 +108,7 @@ fn has_partial_rollout(set: &SetOfNamespace) -> bool {
 /// it is not.
 fn has_pods_behind(
     set: &SetOfNamespace,
-    object: &crate::api::poddecoration::PodDecoration,
+    object: &PodDecoration,
     members: &[Member],
     updated: Option<&str>,
 ) -> bool {

@@ -12,6 +12,7 @@
 //! | `observed`, `plan` | the input of a plan, the writes that a PodDecoration needs, and the value that sets read |
 //! | `members`, `choice`, `status` | the selected members, those that a partition reaches, and the status |
 //! | `held_back` | members that Kuperator did not decorate because of the partition of their set |
+//! | `stored` | a PodDecoration as commands for users see it, which read only the object |
 //! | `revision` | the data, the names and the history of revisions |
 
 pub mod apply;
@@ -24,6 +25,7 @@ pub mod observed;
 pub mod plan;
 pub mod revision;
 pub mod status;
+pub mod stored;
 #[cfg(test)]
 mod tests;
 

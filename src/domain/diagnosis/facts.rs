@@ -18,6 +18,8 @@ pub struct Diagnosis {
     /// The controller of the Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<OwnerFacts>,
+    /// For a Pod of a CollaSet: the PodDecorations that the Pod has or should have, by name.
+    pub decorations: Vec<DecorationFacts>,
     /// Operations in flight on the Pod, by ID.
     pub operations: Vec<OperationFacts>,
     /// The rules of every PodTransitionRule that selects the Pod, sorted by the name of the object and in the order of
@@ -109,6 +111,42 @@ pub struct RolloutFacts {
     pub delay_seconds: u32,
     /// Whether the CollaSet is paused, so that it neither scales nor updates.
     pub paused: bool,
+}
+
+/// A PodDecoration that the Pod has or should have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DecorationFacts {
+    /// Name of the PodDecoration.
+    pub name: String,
+    /// The revision that the Pod has. Absent if the Pod does not have the decoration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// The revision that the Pod should have. Absent if it should not have the decoration, or if the verdict is
+    /// `mayStay` or `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wanted_revision: Option<String>,
+    /// Whether the Pod gets another revision.
+    pub verdict: DecorationVerdict,
+    /// Why the Pod does not have the updated revision of the PodDecoration, in a clause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Whether a Pod gets another revision of a PodDecoration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DecorationVerdict {
+    /// The Pod has the updated revision.
+    UpToDate,
+    /// The Pod stays as it is until something changes.
+    Stays,
+    /// The Pod may be one of those that stay as they are. The objects do not say which Pods these are.
+    MayStay,
+    /// The Pod gets the wanted revision, or loses the decoration.
+    Waits,
+    /// The PodDecorations could not be read.
+    Unknown,
 }
 
 /// An operation in flight on a Pod.

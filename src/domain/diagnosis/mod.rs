@@ -9,11 +9,13 @@
 //! | `pod_context` | the scheduler, PodDisruptionBudgets, the API server's answer to a dry run |
 //! | `deletion_path` | whether a deletion goes through the lifecycle |
 //! | `owner` | what the Pod's controller does to the Pod |
+//! | `decorations` | the PodDecorations that the Pod has or should have |
 //! | `summary` | the answer in one sentence, and what happens next |
 //! | `budget` | the gauges of rule objects, the tightest first |
 //! | `wait_notices` | which waits cause an Event |
 
 pub(crate) mod budget;
+mod decorations;
 pub(crate) mod deletion_path;
 pub mod facts;
 mod operations;
@@ -30,6 +32,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+pub use decorations::may_wait_for_max_unavailable;
 pub use facts::Diagnosis;
 use facts::{ClaimFacts, PodFacts};
 pub use owner::may_be_bounded;
@@ -149,7 +152,7 @@ pub struct ObservedPod {
     /// The rule objects of its namespace.
     pub rules: Vec<RuleObject>,
     /// The managed Pods of the namespace that could be read. They are needed if a rule covers the Pod, or if
-    /// [`may_be_bounded`] is true.
+    /// [`may_be_bounded`] or [`may_wait_for_max_unavailable`] is true.
     pub pods: Vec<Arc<Pod>>,
     /// The controller of the Pod. `None` if there is none, or if it could not be read.
     pub controller: Option<PodController>,
@@ -180,6 +183,7 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
         summary: String::new(),
         pod: pod_facts(&observed.pod, observed.context.unscheduled.as_deref()),
         owner: owner::owner_facts(observed, &rules),
+        decorations: Vec::new(),
         operations: Vec::new(),
         rules,
         disruption_budgets: pod_context::disruption_budget_facts(
@@ -192,6 +196,7 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
         notes: observed.notes.clone(),
     };
     diagnosis.operations = operations::operation_facts(observed, &diagnosis.rules, excluded);
+    diagnosis.decorations = decorations::decoration_facts(observed, &diagnosis.operations);
     if let Some(unenforced) = &unenforced {
         rules::mark_unenforced(&mut diagnosis.rules, &unenforced.reason);
     }

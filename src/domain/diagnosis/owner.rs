@@ -254,6 +254,22 @@ fn describe_max_unavailable(
     set: &CollaSet,
     rollout: &RolloutFacts,
 ) -> Option<String> {
+    if !awaits_update(rollout, &observed.pod) || is_update_paused_or_unselected(observed, rollout) {
+        return None;
+    }
+    let strategy = ResolvedStrategy::from_spec(&set.spec);
+    let kept_count = kept_by_step(set, &strategy).max(kept_by_partition(set, &strategy));
+    if count_older(&owned_pods(observed)?, rollout) <= kept_count {
+        return None;
+    }
+    describe_used_max_unavailable(observed, set)
+}
+
+/// The text if `maxUnavailable` of the set is used up, so that no update of an available Pod begins.
+pub(super) fn describe_used_max_unavailable(
+    observed: &ObservedPod,
+    set: &CollaSet,
+) -> Option<String> {
     let strategy = ResolvedStrategy::from_spec(&set.spec);
     let limit = strategy.max_unavailable?;
     let value = set
@@ -263,19 +279,11 @@ fn describe_max_unavailable(
         .max_unavailable
         .as_ref()?;
     let value = IntOrPercent::parse(value).ok()?;
-    let is_waiting = awaits_update(rollout, &observed.pod) && observed.pod.is_available();
-    if !is_waiting
-        || is_update_paused_or_unselected(observed, rollout)
-        || strategy.policy == UpdatePolicy::Replace
-    {
+    if !observed.pod.is_available() || strategy.policy == UpdatePolicy::Replace {
         return None;
     }
     let owned = owned_pods(observed)?;
     let operations = ["update", "scale-in"];
-    let kept_count = kept_by_step(set, &strategy).max(kept_by_partition(set, &strategy));
-    if count_older(&owned, rollout) <= kept_count {
-        return None;
-    }
     let is_staying = |pod: &&&Arc<Pod>| {
         let mut operations = operations.iter();
         let is_leaving = operations.any(|type_| operator::is_in_progress(pod, "collaset", type_))

@@ -4,6 +4,7 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use super::facts::{DisruptionBudgetFacts, DryRunDeletion};
+use crate::api::poddecoration::PodDecoration;
 use crate::api::selector::Selector;
 use crate::domain::messages;
 use crate::domain::pod::Pod;
@@ -17,6 +18,8 @@ pub struct PodContext {
     pub unscheduled: Option<String>,
     /// PodDisruptionBudgets of the namespace.
     pub disruption_budgets: Vec<PodDisruptionBudget>,
+    /// PodDecorations of the namespace. `None` if they could not be read, or if no CollaSet controls the Pod.
+    pub decorations: Option<Vec<PodDecoration>>,
     /// The API server's answer to a dry-run deletion.
     pub dry_run_deletion: Option<DryRunDeletion>,
     /// Name of the Deployment behind the Pod's ReplicaSet, if its strategy is `Recreate`.

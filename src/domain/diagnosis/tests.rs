@@ -274,7 +274,7 @@ fn remark_with(patch: Value) -> String {
 }
 
 /// An available Pod of a CollaSet, under no rule. The other Pod uses the set's `maxUnavailable` of one.
-fn pod_of_set(patch: Value) -> ObservedPod {
+pub(super) fn pod_of_set(patch: Value) -> ObservedPod {
     let mut observed = observed(true, "Enforced", "-", "-");
     observed.rules.clear();
     let of_set = |available| {

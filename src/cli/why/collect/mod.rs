@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use kube::api::Api;
+use kube::api::{Api, ListParams};
 use kube::{Client, Error};
 use serde::Deserialize;
 
@@ -13,9 +13,12 @@ use super::pod_context;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::operationjob::OperationJob;
+use crate::api::poddecoration::PodDecoration;
 use crate::cluster::pod_requests;
 use crate::cluster::request_path::{self, ResourcePath};
-use crate::domain::diagnosis::{ObservedPod, PodController, may_be_bounded};
+use crate::domain::diagnosis::{
+    ObservedPod, PodController, may_be_bounded, may_wait_for_max_unavailable,
+};
 use crate::domain::lifecycle::stored_phases;
 use crate::domain::pod::{Owner, Pod};
 
@@ -44,12 +47,16 @@ pub async fn observe_pod(
     let covered = rules.iter().any(|rule| rule.set.selects(&pod));
     let mut notes = ReadNotes::default();
     let (controller, deployment) = observe_controller(client, &pod, &mut notes).await;
-    let pods = observe_managed_pods(client, &pod, covered, controller.as_ref(), &mut notes).await?;
+    let decorations = observe_decorations(client, &pod, controller.as_ref(), &mut notes).await;
+    let bounded = matches!(&controller, Some(PodController::CollaSet(set)) if may_be_bounded(set, &pod)
+        || may_wait_for_max_unavailable(set, &pod, decorations.as_deref().unwrap_or_default()));
+    let pods = observe_managed_pods(client, &pod, covered, bounded, &mut notes).await?;
     let jobs = observe_jobs(client, &pod, &mut notes).await;
     let deployment = deployment.as_deref();
     let mut context =
         pod_context::observe_context(client, &pod, covered, deployment, &mut notes).await;
     context.unscheduled = unscheduled;
+    context.decorations = decorations;
     Ok(Some(ObservedPod {
         pod: Arc::new(pod),
         rules,
@@ -81,16 +88,37 @@ async fn observe_controller(
     }
 }
 
-/// The managed Pods of the namespace, if budgets of rules or of an update depend on them.
+/// The PodDecorations of the namespace, if a CollaSet controls the Pod. `None` if they can't be read.
+async fn observe_decorations(
+    client: &Client,
+    pod: &Pod,
+    controller: Option<&PodController>,
+    notes: &mut ReadNotes,
+) -> Option<Vec<PodDecoration>> {
+    if !matches!(controller, Some(PodController::CollaSet(_))) {
+        return None;
+    }
+    let namespace = pod.metadata.namespace.as_str();
+    let decorations: Api<PodDecoration> = Api::namespaced(client.clone(), namespace);
+    let params = ListParams::default();
+    let listed = decorations.list(&params);
+    match api_reads::call_with_timeout("list", "poddecorations", Some(namespace), listed).await {
+        Ok(listed) => Some(listed.items),
+        Err(e) => {
+            notes.add("which PodDecorations the Pod should have", &e);
+            None
+        }
+    }
+}
+
+/// The managed Pods of the namespace, if budgets of rules (`covered`) or of an update (`bounded`) depend on them.
 async fn observe_managed_pods(
     client: &Client,
     pod: &Pod,
     covered: bool,
-    controller: Option<&PodController>,
+    bounded: bool,
     notes: &mut ReadNotes,
 ) -> anyhow::Result<Vec<Arc<Pod>>> {
-    let bounded =
-        matches!(controller, Some(PodController::CollaSet(set)) if may_be_bounded(set, pod));
     if !covered && !bounded {
         return Ok(Vec::new());
     }

@@ -26,15 +26,19 @@ fn pod(name: &str, available: bool) -> Value {
     })
 }
 
-/// The remark and the notes about a Pod without rules, whose CollaSet has `maxUnavailable: 1` of 2 Pods.
+/// A path that the command never reads.
+const NOTHING: &str = "/nothing";
+
+/// The remark and the notes about a Pod without rules, whose CollaSet has `maxUnavailable: 1` of 2 Pods. The user may not
+/// list `forbidden`.
 async fn observed_remark(
     other_is_available: bool,
-    may_list: bool,
+    forbidden: &'static str,
 ) -> (Option<String>, Vec<String>) {
     let service = tower::service_fn(move |request: Request<Body>| {
         let pods = "/api/v1/namespaces/shop/pods";
         let (code, answer) = match request.uri().path() {
-            path if path == pods && !may_list => (
+            path if path.ends_with(forbidden) => (
                 403,
                 json!({
                     "kind": "Status", "status": "Failure", "message": "no", "reason": "Forbidden", "code": 403,
@@ -70,18 +74,27 @@ async fn observed_remark(
 
 #[tokio::test]
 async fn max_unavailable_counts_pods_without_rules() {
-    let (remark, _) = observed_remark(false, true).await;
+    let (remark, _) = observed_remark(false, NOTHING).await;
     let remark = remark.unwrap();
     assert!(remark.contains("1 of 2 Pods are unavailable"), "{remark}");
-    assert_eq!(observed_remark(true, true).await.0, None);
+    assert_eq!(observed_remark(true, NOTHING).await.0, None);
 }
 
 #[tokio::test]
 async fn max_unavailable_is_omitted_if_pods_are_unlistable() {
-    let (remark, notes) = observed_remark(false, false).await;
+    let (remark, notes) = observed_remark(false, "/pods").await;
     assert_eq!(remark, None);
     assert!(
         notes.iter().any(|note| note.contains("maxUnavailable")),
         "{notes:?}"
     );
+}
+
+#[tokio::test]
+async fn forbidden_decorations_are_noted() {
+    let (remark, notes) = observed_remark(false, "/poddecorations").await;
+    assert!(remark.is_some());
+    let note = "which PodDecorations the Pod should have: you may not list poddecorations in namespace shop";
+    assert!(notes.iter().any(|n| n.starts_with(note)), "{notes:?}");
+    assert!(observed_remark(false, NOTHING).await.1.is_empty());
 }

@@ -15,6 +15,7 @@ mod stored_revisions;
 mod writes;
 
 pub use super::revision::RevisionWrite;
+pub use compiled_spec::{CompiledSpec, Strategy};
 pub use writes::{DecorationEvent, DecorationPlan};
 
 use std::sync::Arc;
@@ -24,7 +25,6 @@ use super::labels::decorations_of;
 use super::members::selected_members;
 use super::observed::{ObservedDecoration, RefusedWrites};
 use super::status::build_status;
-use compiled_spec::CompiledSpec;
 use stored_revisions::plan_revisions;
 
 /// Nanoseconds after which the controller tries a refused write again.

@@ -12,6 +12,9 @@ use crate::domain::decoration::observed::ObservedDecoration;
 use crate::domain::decoration::{Decoration, Reach};
 use crate::domain::messages;
 
+/// Begin of the message of `Ready` while no Pod is created or updated with the present spec.
+pub const HOLD_MESSAGE: &str = "no Pod that it selects is created or updated yet";
+
 /// Most CollaSets that a message names.
 const MAX_NAMES: usize = 3;
 
@@ -49,7 +52,7 @@ fn ready_condition(
         return (false, "Invalid", describe_invalid(problem));
     }
     if let Some(hold) = &publish.hold {
-        let message = format!("no Pod that it selects is created or updated yet: {hold}");
+        let message = format!("{HOLD_MESSAGE}: {hold}");
         return (false, "Progressing", message);
     }
     let figures = describe_figures(publish, progress);

@@ -4,6 +4,9 @@ mod conditions;
 mod progress;
 mod set_waits;
 
+pub use conditions::HOLD_MESSAGE;
+pub use set_waits::false_condition;
+
 use std::collections::BTreeMap;
 
 use super::Decoration;

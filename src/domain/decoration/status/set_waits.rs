@@ -104,7 +104,8 @@ fn blames(message: &str, decoration: &str) -> bool {
     })
 }
 
-fn false_condition<'a>(set: &'a CollaSet, types: &[&str]) -> Option<&'a str> {
+/// The message of the first of these conditions that is False.
+pub fn false_condition<'a>(set: &'a CollaSet, types: &[&str]) -> Option<&'a str> {
     let conditions = || set.status.iter().flat_map(|status| &status.conditions);
     let mut messages = types.iter().filter_map(|type_| {
         let mut conditions = conditions();
