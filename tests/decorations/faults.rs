@@ -45,7 +45,8 @@ async fn stored_faults_stop_neither_server_nor_other_sets() {
 
     let other = Set::new(&scope, "other", 2, json!({})).await;
     assert_eq!(other.pods().await.len(), 2);
-    let web = Set::unsettled(&scope, "web", 2, json!({})).await;
+    let template = json!({ "metadata": { "annotations": { "conf": r#"{"a":1}"# } } });
+    let web = Set::unsettled(&scope, "web", 2, json!({ "template": template })).await;
     for (name, field) in [
         ("selector", "spec.selector"),
         ("rollout", "spec.updateStrategy.rollingUpdate.selector"),

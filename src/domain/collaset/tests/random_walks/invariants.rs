@@ -319,7 +319,10 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
     // An update for decorations alone keeps the revision, and the scope of the rollout does not matter for it.
     let keeps_revision = |pod: &Pod| {
         let recorded = recorded_revision(world, plan, pod);
-        !world.decorations.objects.is_empty() && recorded.as_deref() == pod.label(keys::REVISION)
+        let own = pod.label(keys::REVISION);
+        // A Pod of an unknown revision is created again of the current one.
+        let is_unknown = own.is_none_or(|own| !world.revisions.contains_key(own));
+        !world.decorations.objects.is_empty() && (is_unknown || recorded.as_deref() == own)
     };
     let moves = |pod: &Pod| (begins(pod) || opens(pod)) && !keeps_revision(pod);
     if let UpdateScope::Partition(partition) = scope(world, status, &strategy) {
