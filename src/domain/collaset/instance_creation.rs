@@ -67,9 +67,11 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
         labels.insert(keys::REPLACE_PAIR_ORIGIN_NAME.to_owned(), name);
     }
     let set = &facts.observed.set;
-    if let Some((decoration, reason)) = facts.holding_decoration(id, &revision) {
+    if let Some(decoration) = facts.holding_decoration(id, &revision) {
         // Without an Event: this lasts only moments, unless a write of the PodDecoration is refused.
-        let message = format!("instance ID {id} waits for PodDecoration {decoration}: {reason}");
+        let (name, reason) = (&decoration.name, decoration.hold.as_deref());
+        let reason = reason.unwrap_or_default();
+        let message = format!("instance ID {id} waits for PodDecoration {name}: {reason}");
         draft.refused.push(("ScaleOutFailed", message));
         return;
     }

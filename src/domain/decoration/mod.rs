@@ -66,6 +66,8 @@ pub struct Decoration {
     pub current: Option<String>,
     /// Why no Pod that it selects may be created yet, as a clause. `None` if nothing stands in the way.
     pub hold: Option<String>,
+    /// Whether the hold lasts because the API server refuses a write. Otherwise it lasts milliseconds.
+    pub is_refused: bool,
     /// The CollaSets that Kuperator held back, by name, each with its generation at that time.
     pub held_back: HeldBackSets,
     /// The stored revisions by name.

@@ -59,6 +59,7 @@ pub fn read_stored(object: &PodDecoration, held: Option<&str>) -> StoredDecorati
         partition,
         is_rolled_out: is_followed && has_condition(&status, "Ready", "True"),
         decoration: Decoration {
+            is_refused: false,
             name,
             uid: metadata.uid.clone().unwrap_or_default(),
             generation,

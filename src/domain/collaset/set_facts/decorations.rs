@@ -40,18 +40,19 @@ impl SetFacts<'_> {
             .ok()
     }
 
-    /// Applies decorations to a revision of the template. The caller has taken the decorations from
-    /// [`SetFacts::wanted_decorations`], so they are stored.
+    /// Applies decorations to a revision of the template.
     pub fn compose(
         &self,
         template: &Arc<Revision>,
         decorations: &DecorationRevisions,
     ) -> ComposedOrFailure {
         let stored = self.stored_decorations();
-        let revisions = decorations.values();
-        let revisions: Vec<_> = revisions.filter_map(|name| stored.get(name)).collect();
-        let revisions: Vec<&DecorationRevision> = revisions.into_iter().map(|r| &**r).collect();
-        let name = composition::composition_name(&template.name, decorations);
+        // A PodDecoration that can't be used leaves its revision on the Pod, even if that is not stored any more.
+        let mut decorations = decorations.clone();
+        decorations.retain(|_, name| stored.contains_key(name));
+        let revisions = decorations.values().filter_map(|name| stored.get(name));
+        let revisions: Vec<&DecorationRevision> = revisions.map(|r| &**r).collect();
+        let name = composition::composition_name(&template.name, &decorations);
         self.compose_revisions(name, template, &revisions)
     }
 
@@ -143,18 +144,14 @@ impl SetFacts<'_> {
         effective_revisions(&self.observed.decorations, member)
     }
 
-    /// The first PodDecoration that selects the next Pod of a member and for which the Pod must wait, and the reason.
-    pub fn holding_decoration(&self, id: i64, template: &Revision) -> Option<(&str, &str)> {
-        if self.observed.decorations.is_empty() {
-            return None;
-        }
+    /// The first PodDecoration that selects the next Pod of a member and for which the Pod must wait.
+    pub fn holding_decoration(&self, id: i64, template: &Revision) -> Option<&Decoration> {
+        let held = self.observed.decorations.iter();
+        let mut held = held.filter(|d| d.hold.is_some() && !d.deleting).peekable();
+        held.peek()?;
         let labels = self.member_labels(id, None, template);
-        let mut decorations = self.observed.decorations.iter();
-        decorations.find_map(|decoration| {
-            let hold = decoration.hold.as_deref()?;
-            let selects = !decoration.deleting && decoration.selects(&labels);
-            selects.then_some((&*decoration.name, hold))
-        })
+        held.find(|decoration| decoration.selects(&labels))
+            .map(|decoration| &**decoration)
     }
 
     /// The labels by which decorations select a member.

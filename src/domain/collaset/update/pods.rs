@@ -194,7 +194,8 @@ fn begin_update(
     }
     let change = update_way(facts, id, pod, target);
     let deletes = !matches!(*change, InPlaceChange::Yes { .. });
-    if deletes && is_pool_unwritten(facts, id, target) {
+    let is_held = || facts.holding_decoration(id, &target.template).is_some();
+    if deletes && (is_pool_unwritten(facts, id, target) || is_held()) {
         return;
     }
     let dry_run_only = is_update_refused(facts, id, pod, target);
@@ -275,6 +276,9 @@ fn is_deletion_blocked(
     slots.are_deletions_blocked() && !set_operations::is_awaiting_rules(pod)
         || is_deletion_refused(facts, pod)
         || is_pool_unwritten(facts, id, target)
+        || facts
+            .holding_decoration(id, &target.template)
+            .is_some_and(|decoration| decoration.is_refused)
 }
 
 /// Whether the update of a Pod was refused, as a change or as a deletion. The controller then only makes a dry run,
@@ -362,7 +366,9 @@ fn carry_out_update(
         ..
     } = &*change
     else {
-        if slots.take_deletion_slot() {
+        // The next Pod could not be created while a PodDecoration is not ready. In most cases this lasts milliseconds.
+        let is_held = facts.holding_decoration(id, &target.template).is_some();
+        if !is_held && slots.take_deletion_slot() {
             delete_for_update(facts, draft, pod, target);
         }
         return;

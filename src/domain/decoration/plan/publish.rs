@@ -8,7 +8,7 @@ use crate::api::poddecoration::PodDecoration;
 use crate::domain::decoration::choice::{choose_members, is_reached, last_choice};
 use crate::domain::decoration::held_back::HeldBackSets;
 use crate::domain::decoration::members::Member;
-use crate::domain::decoration::observed::ObservedDecoration;
+use crate::domain::decoration::observed::{ObservedDecoration, RefusedWrites};
 use crate::domain::decoration::revision::RevisionHistory;
 use crate::domain::decoration::{Decoration, MemberKey, Reach};
 
@@ -51,6 +51,7 @@ pub fn new_decoration(
         invalid: spec.invalid.clone(),
         updated,
         current,
+        is_refused: observed.refused != RefusedWrites::default(),
         hold: hold.filter(|_| !is_unusable),
         held_back: HeldBackSets::new(),
         revisions: history.revisions.clone(),

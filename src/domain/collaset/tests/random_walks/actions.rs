@@ -64,6 +64,8 @@ pub enum WalkAction {
     Undecorate(&'static str),
     /// Another leader has published no PodDecoration yet.
     ForgetDecorations,
+    /// The API server begins or stops to refuse revisions of PodDecorations.
+    RefuseDecorations(bool),
     /// A plan is made and carried out, up to this many writes.
     Step(usize),
     /// Everybody else acts on the Pods in the mask.
@@ -231,9 +233,10 @@ const KINDS: [fn(&mut StdRng) -> WalkAction; 61] = [
     |rng| WalkAction::Decorate(decorations::draw_name(rng), decorations::draw_selector(rng)),
     |rng| WalkAction::Decorate(decorations::draw_name(rng), decorations::draw_strategy(rng)),
     |rng| WalkAction::Decorate(decorations::FAILING, decorations::draw_failing(rng)),
-    |rng| match rng.random_bool(0.7) {
-        true => WalkAction::Undecorate(decorations::draw_any_name(rng)),
-        false => WalkAction::ForgetDecorations,
+    |rng| match rng.random_range(0..10) {
+        0..6 => WalkAction::Undecorate(decorations::draw_any_name(rng)),
+        6..8 => WalkAction::RefuseDecorations(rng.random_bool(0.6)),
+        _ => WalkAction::ForgetDecorations,
     },
 ];
 
@@ -438,6 +441,7 @@ pub fn apply_action(world: &mut World, act: &WalkAction) {
         WalkAction::Decorate(name, patch) => decorations::decorate(world, name, patch),
         WalkAction::Undecorate(name) => world.delete_decoration(name),
         WalkAction::ForgetDecorations => world.decorations.board.clear(),
+        WalkAction::RefuseDecorations(on) => world.decorations.refuses_revisions = *on,
         WalkAction::Pass(seconds) => {
             world.advance_time(*seconds);
         }

@@ -17,6 +17,7 @@ pub fn lift_obstacles(world: &mut World) {
     world.forbidden.clear();
     world.pool_bytes = headroom::MAX_POOL_BYTES;
     world.kubelets.clear();
+    world.decorations.refuses_revisions = false;
     world.delete_decoration(decorations::FAILING);
     world.edit(serde_json::json!({
         "paused": false, "scaleStrategy": { "podToDelete": [], "podToInclude": [], "podToExclude": [] },

@@ -20,6 +20,8 @@ use crate::domain::pod::Pod;
 pub struct Decorations {
     pub objects: BTreeMap<String, PodDecoration>,
     pub revisions: BTreeMap<String, Revision>,
+    /// Whether the API server refuses the revisions of PodDecorations.
+    pub refuses_revisions: bool,
     /// The published values.
     pub board: BTreeMap<String, Arc<Decoration>>,
 }
@@ -111,7 +113,10 @@ impl World {
             object.status = Some(status);
         }
         let revisions = &mut self.decorations.revisions;
-        match plan.revision {
+        match plan
+            .revision
+            .filter(|_| observed.refused.revision.is_none())
+        {
             Some(RevisionWrite::Create(revision)) => {
                 let stored = Revision {
                     uid: format!("uid-{}", revision.name),
@@ -155,7 +160,13 @@ impl World {
             },
             others: self.decorations.board.values().cloned().collect(),
             last: self.decorations.board.get(name).cloned(),
-            refused: RefusedWrites::default(),
+            refused: RefusedWrites {
+                revision: self
+                    .decorations
+                    .refuses_revisions
+                    .then(|| "policy".to_owned()),
+                finalizer: None,
+            },
             now_nanos: self.clock,
             object: Arc::new(object),
         })
