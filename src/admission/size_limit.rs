@@ -22,16 +22,16 @@ struct OutlineMetadata<'a> {
     deletion_timestamp: Option<&'a RawValue>,
 }
 
-/// The verdict on a CollaSet of more than `limit` bytes; `None` if the CollaSet is smaller. A CollaSet that was stored
-/// before the limit existed may be larger, and everything but its spec can still be changed.
-pub(super) fn check_review_size(request: &Request, limit: usize) -> Option<Verdict> {
+/// The verdict on an object of more than `limit` bytes; `None` if the object is smaller. An object that was stored before
+/// the limit existed may be larger, and everything but its spec can still be changed.
+pub(super) fn check_review_size(kind: &str, request: &Request, limit: usize) -> Option<Verdict> {
     let size = request.object.as_deref()?.get().len();
     (size > limit).then(|| {
         let problem = format!(
             "has {size} bytes, managedFields included; at most {limit} are allowed (--max-collaset-bytes). Make its \
              templates smaller, for example by ConfigMaps"
         );
-        deny_spec_change("CollaSet", request, &problem)
+        deny_spec_change(kind, request, &problem)
     })
 }
 
@@ -97,28 +97,28 @@ mod tests {
     #[test]
     fn large_collaset_is_refused_and_small_one_judged() {
         let small = object(100, "a");
-        assert!(check_review_size(&request(&small, &Value::Null), 1_000).is_none());
+        assert!(check_review_size("CollaSet", &request(&small, &Value::Null), 1_000).is_none());
         let large = object(1_000, "a");
         for old in [Value::Null, small.clone()] {
-            let denied = check_review_size(&request(&large, &old), 1_000).unwrap();
+            let denied = check_review_size("CollaSet", &request(&large, &old), 1_000).unwrap();
             assert_eq!((denied.is_allowed(), denied.code()), (false, 413));
             assert!(denied.message().contains("--max-collaset-bytes"));
         }
-        assert!(check_review_size(&request(&small, &large), 1_000).is_none());
+        assert!(check_review_size("CollaSet", &request(&small, &large), 1_000).is_none());
     }
 
     #[test]
     fn large_collaset_with_unchanged_spec_can_be_updated() {
         let (old, new) = (object(1_000, "a"), object(1_000, "b"));
         assert!(
-            check_review_size(&request(&new, &old), 1_000)
+            check_review_size("CollaSet", &request(&new, &old), 1_000)
                 .unwrap()
                 .is_allowed()
         );
         let (old, mut gone) = (object(1_000, "a"), object(2_000, "a"));
         gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert!(
-            check_review_size(&request(&gone, &old), 1_000)
+            check_review_size("CollaSet", &request(&gone, &old), 1_000)
                 .unwrap()
                 .is_allowed()
         );

@@ -46,10 +46,12 @@ pub fn is_lifecycle_label(key: &str) -> bool {
         .is_some_and(|family| family.is_empty() || family.ends_with('.'))
 }
 
-/// Whether a PodDecoration may select Pods by a label. Labels of the lifecycle and the marks of decorations change with
-/// each operation, so they never count.
+/// Whether a PodDecoration may select Pods by a label. Labels of the lifecycle, the marks of decorations, and labels that
+/// CollaSets set on single Pods change with each operation, so they never count. An update would otherwise change what
+/// selects the Pod, and cause the next update.
 pub fn is_selectable_by_decorations(key: &str) -> bool {
-    !is_lifecycle_label(key) && !key.starts_with(keys::DECORATION_DOMAIN)
+    let is_of_single_pods = is_reserved(key) && !CONTROLLER_KEYS.contains(&key);
+    !is_lifecycle_label(key) && !key.starts_with(keys::DECORATION_DOMAIN) && !is_of_single_pods
 }
 
 /// The first reserved label in a selector that would distinguish between Pods of the same CollaSet. Such a

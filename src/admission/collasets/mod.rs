@@ -46,7 +46,7 @@ pub struct CollaSetValidator(pub Arc<AdmissionContext>);
 impl Handler for CollaSetMutator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         if let Some(verdict) =
-            size_limit::check_review_size(request, self.0.settings.collaset_bytes)
+            size_limit::check_review_size(KIND, request, self.0.settings.collaset_bytes)
         {
             return verdict;
         }
@@ -105,7 +105,7 @@ impl Handler for CollaSetMutator {
 impl Handler for CollaSetValidator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         if let Some(verdict) =
-            size_limit::check_review_size(request, self.0.settings.collaset_bytes)
+            size_limit::check_review_size(KIND, request, self.0.settings.collaset_bytes)
         {
             return verdict;
         }

@@ -38,6 +38,11 @@ pub struct PodDecorationValidator(pub Arc<AdmissionContext>);
 #[async_trait]
 impl Handler for PodDecorationMutator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        if let Some(verdict) =
+            size_limit::check_review_size(KIND, request, self.0.settings.collaset_bytes)
+        {
+            return verdict;
+        }
         let new = match responses::parse_object::<RawPodDecoration>(request.object.as_deref(), KIND)
         {
             Ok(new) => new,
@@ -83,6 +88,11 @@ impl Handler for PodDecorationMutator {
 #[async_trait]
 impl Handler for PodDecorationValidator {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        if let Some(verdict) =
+            size_limit::check_review_size(KIND, request, self.0.settings.collaset_bytes)
+        {
+            return verdict;
+        }
         let new = match responses::parse_object(request.object.as_deref(), KIND) {
             Ok(new) => new,
             Err(denial) => return denial,

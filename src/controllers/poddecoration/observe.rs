@@ -10,9 +10,11 @@ use crate::cluster::index::NamespaceIndex;
 use crate::cluster::objects::{CachedDecoration, ObjectCaches};
 use crate::controllers::ControllerContext;
 use crate::controllers::decoration_board::DecorationBoard;
+use crate::domain::collaset::is_released_later;
 use crate::domain::collaset::observed::pool_name;
 use crate::domain::decoration::observed::{ObservedDecoration, SetOfNamespace};
 use crate::domain::decoration::plan::{DecorationPlan, RevisionWrite, plan_decoration};
+use crate::domain::pod::Pod;
 
 /// Collects the state of a PodDecoration. The caches contain this controller's own writes.
 pub fn observe_decoration(
@@ -31,6 +33,10 @@ pub fn observe_decoration(
     others.retain(|other| other.name != name);
     ObservedDecoration {
         revisions: objects.revisions.controlled_by(namespace, memory.uid()),
+        referring_pods: match metadata.deletion_timestamp.is_some() {
+            true => collect_referring_pods(context, namespace, memory.uid()),
+            false => Vec::new(),
+        },
         sets: collect_sets(context, namespace),
         others,
         last: last.filter(|last| last.uid == memory.uid()),
@@ -38,6 +44,30 @@ pub fn observe_decoration(
         now_nanos: u64::try_from((context.now)().as_nanosecond()).unwrap_or(0),
         object: Arc::clone(&cached.object),
     }
+}
+
+/// The Pods that have the PodDecoration among their owners and that no existing CollaSet controls.
+fn collect_referring_pods(
+    context: &ControllerContext,
+    namespace: &str,
+    uid: &str,
+) -> Vec<Arc<Pod>> {
+    let sets = context.objects.sets.objects_of(namespace);
+    let is_of_set = |pod: &Pod| {
+        pod.controller().is_some_and(|owner| {
+            let mut sets = sets.iter();
+            sets.any(|set| set.metadata.uid.as_ref() == Some(&owner.uid))
+        })
+    };
+    let state = context.index.read_state();
+    let pods = state.namespace(namespace).into_iter();
+    let pods = pods.flat_map(|namespace| namespace.pods.values());
+    let referring = pods.filter(|pod| {
+        let mut owners = pod.metadata.owner_references.iter();
+        owners.any(|owner| owner.uid == uid) && !pod.is_terminating() && !is_of_set(pod)
+    });
+    let referring = referring.filter(|pod| is_released_later(pod));
+    referring.cloned().collect()
 }
 
 fn collect_sets(context: &ControllerContext, namespace: &str) -> Vec<SetOfNamespace> {

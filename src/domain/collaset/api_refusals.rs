@@ -10,6 +10,9 @@ use crate::domain::pod::Pod;
 pub struct ApiRefusals {
     /// Refused resizes, by UID of the Pod: the target revision and the API server's message.
     pub resizes: BTreeMap<String, (String, String)>,
+    /// Pods whose decorations admission changed when they were created, by UID of the Pod: the composition that was asked
+    /// for.
+    pub altered: BTreeMap<String, String>,
     /// Refused in-place changes, by UID of the Pod: the target revision. The controller may try them again by a dry
     /// run. Meanwhile the Pods serve.
     pub changes: BTreeMap<String, String>,

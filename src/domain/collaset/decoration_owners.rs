@@ -33,9 +33,8 @@ pub fn correct_decoration_owners(facts: &SetFacts, draft: &mut Draft) {
 /// The set removes the references itself where it lets a Pod go. The Pods of a set that is deleted with
 /// `--cascade=orphan` are released by the garbage collector of Kubernetes.
 pub fn abandoned_decoration_owners(pod: &Pod) -> Vec<Value> {
-    let of_a_set = pod.label(keys::INSTANCE_ID).is_some();
     let controlled = pod.controller().is_some_and(Owner::is_collaset);
-    if !of_a_set || controlled || !pod.is_managed() || pod.is_terminating() {
+    if controlled || !is_released_later(pod) {
         return Vec::new();
     }
     let owners = pod.metadata.owner_references.iter();
@@ -43,6 +42,15 @@ pub fn abandoned_decoration_owners(pod: &Pod) -> Vec<Value> {
     decorations
         .map(|owner| json!({ "$patch": "delete", "uid": owner.uid }))
         .collect()
+}
+
+/// Whether the references of a Pod to PodDecorations are removed once no CollaSet controls the Pod. The Pod shows that it
+/// belonged to a set.
+pub fn is_released_later(pod: &Pod) -> bool {
+    let was_of_set = pod.label(keys::INSTANCE_ID).is_some()
+        || !recorded_in(&pod.metadata.labels).is_empty()
+        || pod.controller().is_some_and(Owner::is_collaset);
+    was_of_set && pod.is_managed() && !pod.is_terminating()
 }
 
 /// The entries of a strategic merge patch that correct the references of one Pod.

@@ -72,13 +72,20 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
         let (name, reason) = (&decoration.name, decoration.hold.as_deref());
         let reason = reason.unwrap_or_default();
         let message = format!("instance ID {id} waits for PodDecoration {name}: {reason}");
-        draft.refused.push(("ScaleOutFailed", message));
+        let is_known = |(_, known): &(&str, String)| split_id(known) == split_id(&message);
+        if !draft.refused.iter().any(is_known) {
+            draft.refused.push(("ScaleOutFailed", message));
+        }
         return;
     }
     let composition = match compose_instance(facts, draft, id, &revision) {
         Ok(composition) => composition,
         Err(message) => {
-            draft.report_refusal("ScaleOutFailed", message);
+            // Most instances fail for the same reason, which is reported once.
+            let is_known = |(_, known): &(&str, String)| split_id(known) == split_id(&message);
+            if !draft.refused.iter().any(is_known) {
+                draft.report_refusal("ScaleOutFailed", message);
+            }
             return;
         }
     };
@@ -118,6 +125,12 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
     }
 }
 
+/// The part of a message about an instance that follows the instance ID.
+fn split_id(message: &str) -> Option<&str> {
+    let (_, rest) = message.strip_prefix("instance ID ")?.split_once(' ')?;
+    Some(rest)
+}
+
 /// Applies to a revision of the template the decorations of the next Pod of an instance. Returns an error if a
 /// decoration can't be applied, or if the selector of the set would not match the Pod.
 fn compose_instance(
@@ -134,7 +147,7 @@ fn compose_instance(
         ));
     }
     let wanted = facts.wanted_decorations((id, draft.ids.get(&id)), (None, true), revision);
-    facts.compose(revision, &wanted).map_err(|failure| {
+    facts.compose(revision, &wanted.sure).map_err(|failure| {
         format!(
             "instance ID {id} needs a Pod with PodDecoration {}, which can't be applied: {}",
             failure.decoration, failure.message

@@ -60,7 +60,7 @@ pub(crate) mod status;
 pub(crate) mod strategy;
 mod update;
 
-pub use decoration_owners::abandoned_decoration_owners;
+pub use decoration_owners::{abandoned_decoration_owners, is_released_later};
 pub use inclusion::has_name_of_set;
 pub use reclaim::{deletes_its_pods, orphans_its_pods};
 pub use rollout::{ABORT, RETRY};

@@ -145,7 +145,7 @@ fn is_half_as_wanted(
     };
     let decorations =
         facts.wanted_decorations((id, draft.ids.get(&id)), (Some(half), true), template);
-    revision == wanted && (facts.strategy.paused || decorations == decorations_of(half))
+    revision == wanted && (facts.strategy.paused || decorations.sure == decorations_of(half))
 }
 
 /// The new Pod of an origin whose replacement was cancelled. The new Pod stays for now because it serves and the origin

@@ -45,10 +45,9 @@ pub fn last_choice(last: Option<&Decoration>, updated: &str) -> BTreeSet<MemberK
 /// Whether the rollout reaches an instance of a member.
 pub fn is_reached(reach: &Reach, member: &Member, instance: &Instance) -> bool {
     match reach {
-        _ if instance.is_new => true,
         Reach::All => true,
         Reach::Selector(selector) => selector.matches(&instance.labels),
-        Reach::Members(members) => members.contains(&member.key),
+        Reach::Members(members) => instance.is_new || members.contains(&member.key),
     }
 }
 

@@ -15,18 +15,20 @@ pub struct Member<'a> {
     /// The decorations that the member has: those of its Pod, otherwise those recorded for its instance ID. For the new
     /// Pod of a replacement, those of its origin.
     pub stable: &'a DecorationRevisions,
+    /// Whether the member has a Pod.
+    pub is_running: bool,
     /// The generation of the set, if the member has a Pod that is out of the scope of the set's rollout. Kuperator may
     /// have held back the decorations of such a member.
     pub unscoped: Option<i64>,
-    /// Whether the set has just added the instance ID. Such a member always gets the updated revisions, so that a set
-    /// that grows disturbs no running Pod.
+    /// Whether the set has just added the instance ID. A partition does not count such a member among those that it
+    /// keeps, so that a set that grows disturbs no running Pod.
     pub is_new: bool,
 }
 
 /// Returns the revision of each decoration that the member should have.
 ///
 /// - A member that the rollout reaches gets the updated revision.
-/// - A member that it does not reach keeps the revision that it has. Without one, it gets the current revision of the
+/// - A member that it does not reach keeps the revision that it has, even if a user has deleted that revision. Without one, it gets the current revision of the
 ///   PodDecoration. Without a current revision, it is not decorated.
 /// - A decoration that can't be used changes nothing.
 pub fn effective_revisions(
@@ -53,14 +55,14 @@ pub fn effective_revision<'a>(decoration: &'a Decoration, member: Member<'a>) ->
         return None;
     }
     let updated = decoration.updated.as_deref();
-    let is_reached = member.is_new || decoration.reaches(member);
-    if is_reached && updated.is_some() {
+    if decoration.reaches(member) && updated.is_some() {
         return updated;
     }
     let is_stored = |name: &&str| decoration.revisions.contains_key(*name);
     let current = decoration.current.as_deref();
     match held {
-        // A revision that is not stored any more can't be applied again.
+        // A revision that is not stored any more can't be applied to another Pod.
+        Some(held) if member.is_running => Some(held),
         Some(held) => [Some(held), current, updated]
             .into_iter()
             .flatten()
@@ -85,7 +87,7 @@ impl Decoration {
         match &self.reach {
             Reach::All => true,
             Reach::Selector(selector) => selector.matches(member.labels),
-            Reach::Members(keys) => keys.contains(member.key),
+            Reach::Members(keys) => member.is_new || keys.contains(member.key),
         }
     }
 }
@@ -124,6 +126,15 @@ mod tests {
 
     /// The revision for a member of ID 1 with the label `app=web`, which has `held`.
     fn wanted(decoration: &Decoration, held: Option<&str>, is_new: bool) -> Option<String> {
+        wanted_of(decoration, held, is_new, false)
+    }
+
+    fn wanted_of(
+        decoration: &Decoration,
+        held: Option<&str>,
+        is_new: bool,
+        is_running: bool,
+    ) -> Option<String> {
         let labels = [("app", "web"), ("id", "1")];
         let labels = labels
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -134,6 +145,7 @@ mod tests {
             labels: &labels,
             stable: &stable.into_iter().collect(),
             unscoped: Some(3),
+            is_running,
             is_new,
         };
         effective_revision(decoration, member).map(str::to_owned)
@@ -172,11 +184,9 @@ mod tests {
                 wanted(&decoration, Some("log-2"), false).as_deref(),
                 Some("log-2")
             );
-            assert_eq!(
-                wanted(&decoration, None, true).as_deref(),
-                Some("log-2"),
-                "new"
-            );
+            let is_partition = matches!(decoration.reach, Reach::Members(_));
+            let of_new = is_partition.then_some("log-2");
+            assert_eq!(wanted(&decoration, None, true).as_deref(), of_new, "new");
             decoration.current = Some("log-1".into());
             assert_eq!(wanted(&decoration, None, false).as_deref(), Some("log-1"));
             assert_eq!(
@@ -184,6 +194,8 @@ mod tests {
                 Some("log-1"),
                 "lost"
             );
+            let of_pod = wanted_of(&decoration, Some("log-0"), false, true);
+            assert_eq!(of_pod.as_deref(), Some("log-0"), "its Pod keeps it");
             decoration.current = Some("log-0".into());
             assert_eq!(
                 wanted(&decoration, None, false),

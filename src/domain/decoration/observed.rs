@@ -17,6 +17,10 @@ pub struct ObservedDecoration {
     pub revisions: Vec<Arc<Revision>>,
     /// All CollaSets of the namespace.
     pub sets: Vec<SetOfNamespace>,
+    /// The Pods of the namespace, except terminating ones, that have the PodDecoration among their owners and that no
+    /// CollaSet of `sets` controls. If the PodDecoration went before these references are removed, the garbage collector
+    /// would delete the Pods that have no other owner.
+    pub referring_pods: Vec<Arc<Pod>>,
     /// The published decorations of the namespace. The labels that they set on Pods select nobody.
     pub others: Vec<Arc<Decoration>>,
     /// The value that was published before for this PodDecoration. `None` after a change of the leader.

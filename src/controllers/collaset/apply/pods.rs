@@ -172,7 +172,8 @@ async fn create_pod(
     let slot = NameSlot::Pod(id);
     let name = assign_name(execution, &slot, &mut body);
     let request = pod_requests::create_pod(execution.client(), execution.namespace(), &body);
-    match request_with_deadline(&format!("creation of Pod {name}"), request).await {
+    let description = format!("creation of Pod {name}{}", describe_decorations(&body));
+    match request_with_deadline(&description, request).await {
         Ok(pod) => {
             execution
                 .state
@@ -186,9 +187,7 @@ async fn create_pod(
                 );
             }
             execution.state.forget_name(&slot);
-            if let Some(composition) = composition_name_of(&pod) {
-                execution.state.record_created_pod(&composition);
-            }
+            record_composition(execution, &pod, &body);
             execution.created.lock().push(name);
             Ok(())
         }
@@ -355,6 +354,35 @@ async fn patch_pod(execution: &PlanExecution<'_>, change: &PodPatch) -> Result<(
             .extend(change.success_event.as_deref().cloned());
     }
     Ok(())
+}
+
+/// Records that the API server accepts Pods of this composition. If admission changed the decorations in the labels, the
+/// Pod would be recreated without end, so that is recorded, too.
+fn record_composition(execution: &PlanExecution<'_>, pod: &Pod, body: &Value) {
+    let Some(composition) = composition_name_of(pod) else {
+        return;
+    };
+    let asked_for: Pod = serde_json::from_value(body.clone()).unwrap_or_default();
+    match composition_name_of(&asked_for) {
+        Some(asked_for) if asked_for != composition => {
+            execution
+                .state
+                .record_altered_pod(&pod.metadata.uid, &asked_for);
+        }
+        _ => execution.state.record_created_pod(&composition),
+    }
+}
+
+/// Names the PodDecorations of a Pod that is created, because one of them may be the cause of a refusal. Empty if the Pod
+/// has none.
+fn describe_decorations(body: &Value) -> String {
+    let labels = body["metadata"]["labels"].as_object().into_iter().flatten();
+    let names = labels.filter_map(|(key, _)| key.strip_prefix(keys::DECORATION_PREFIX));
+    let names: Vec<String> = names.map(|name| format!("PodDecoration {name}")).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(" with {}", names.join(", ")),
+    }
 }
 
 /// Checks the owner, the instance ID, the revision and the label `to-delete` of the stored Pod. If a webhook changed

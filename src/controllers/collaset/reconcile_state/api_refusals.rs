@@ -45,6 +45,7 @@ impl LockedState {
 
     fn forget_deleted_pods<'a>(&mut self, pods: impl Iterator<Item = &'a Pod>) {
         if self.refused_resizes.is_empty()
+            && self.altered_pods.is_empty()
             && self.refused_in_place_changes.is_empty()
             && self.refused_deletions.is_empty()
         {
@@ -53,6 +54,7 @@ impl LockedState {
         let existing: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
         let exists = |uid: &str| existing.contains(uid);
         self.refused_resizes.retain(|uid, _| exists(uid));
+        self.altered_pods.retain(|uid, _| exists(uid));
         self.refused_in_place_changes.retain(|uid, _| exists(uid));
         self.refused_deletions.retain(|uid| exists(uid));
     }
@@ -87,6 +89,7 @@ impl LockedState {
                 .collect(),
             held: denials.collect(),
             pvcs: refusals.refused_pvcs().map(str::to_owned).collect(),
+            altered: self.altered_pods.clone(),
             resizes: self.refused_resizes.clone(),
             changes: self.refused_in_place_changes.clone(),
             deletions: self.refused_deletions.clone(),

@@ -71,6 +71,8 @@ struct LockedState {
     /// The last dry run that passed, by the UID of the Pod.
     passed_dry_runs: HashMap<String, PassedDryRun>,
     revisions_accepted_in_place: BTreeSet<String>,
+    /// Created Pods whose decorations admission changed, by UID, with the composition that was asked for.
+    altered_pods: BTreeMap<String, String>,
     revisions_with_created_pods: BTreeSet<String>,
 }
 
@@ -256,6 +258,12 @@ impl ReconcileState {
     /// The Event about the canaries of a rollout pause, see [`CanaryWatch::observe_pause`].
     pub fn canary_event(&self, pause: Option<&PausePoint>) -> Option<SetEvent> {
         self.locked.lock().canary_watch.observe_pause(pause)
+    }
+
+    /// Records that admission changed the decorations of a created Pod. `composition` is the one that was asked for.
+    pub fn record_altered_pod(&self, uid: &str, composition: &str) {
+        let altered = (uid.to_owned(), composition.to_owned());
+        self.locked.lock().altered_pods.extend([altered]);
     }
 
     /// Records that a Pod of a revision has been created.

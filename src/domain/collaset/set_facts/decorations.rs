@@ -116,11 +116,10 @@ impl SetFacts<'_> {
         (id, entry): (i64, Option<&BTreeMap<String, String>>),
         (pod, in_scope): (Option<&Pod>, bool),
         template: &Revision,
-    ) -> DecorationRevisions {
+    ) -> WantedDecorations {
         if self.observed.decorations.is_empty() {
-            return DecorationRevisions::new();
+            return WantedDecorations::default();
         }
-        let labels = self.member_labels(id, pod, template);
         let origin = entry.and_then(origin_of);
         let origin = origin.and_then(|id| Some((id, self.members.get(&id)?)));
         let stable = match (origin, pod) {
@@ -129,25 +128,48 @@ impl SetFacts<'_> {
             (None, None) => recorded_decorations(entry),
         };
         let is_new = entry.is_some_and(|data| data.contains_key(data::JUST_CREATE));
-        let member = Member {
-            key: &(self.name.to_owned(), origin.map_or(id, |(id, _)| id)),
-            labels: &labels,
-            stable: &stable,
-            unscoped: self
-                .observed
-                .set
-                .metadata
-                .generation
-                .filter(|_| pod.is_some() && !in_scope),
-            is_new: is_new && pod.is_none() && origin.is_none(),
+        let generation = self.observed.set.metadata.generation;
+        let key = (self.name.to_owned(), origin.map_or(id, |(id, _)| id));
+        let effective = |labels: &BTreeMap<String, String>| {
+            let member = Member {
+                key: &key,
+                labels,
+                stable: &stable,
+                unscoped: generation.filter(|_| pod.is_some() && !in_scope),
+                is_running: pod.is_some(),
+                is_new: is_new && pod.is_none() && origin.is_none(),
+            };
+            effective_revisions(&self.observed.decorations, member)
         };
-        effective_revisions(&self.observed.decorations, member)
+        let of_next_pod = effective(&self.member_labels(id, None, template));
+        let Some(pod) = pod else {
+            return WantedDecorations::same(of_next_pod);
+        };
+        let of_pod = effective(&self.member_labels(id, Some(pod), template));
+        let held = decorations_of(pod);
+        let names = of_pod.keys().chain(of_next_pod.keys()).chain(held.keys());
+        let sure = names.filter_map(|name| {
+            let is_sure = of_pod.get(name) == of_next_pod.get(name);
+            let revision = if is_sure {
+                of_pod.get(name)
+            } else {
+                held.get(name)
+            };
+            Some((name.clone(), revision?.clone()))
+        });
+        WantedDecorations {
+            sure: sure.collect(),
+            by_all_labels: of_pod,
+        }
     }
 
     /// The first PodDecoration that selects the next Pod of a member and for which the Pod must wait.
     pub fn holding_decoration(&self, id: i64, template: &Revision) -> Option<&Decoration> {
+        // If the new revision is refused, Pods get the former one until the API server accepts it.
+        let has_former = |d: &Decoration| d.is_refused && d.updated.is_some();
         let held = self.observed.decorations.iter();
-        let mut held = held.filter(|d| d.hold.is_some() && !d.deleting).peekable();
+        let held = held.filter(|d| d.hold.is_some() && !d.deleting && !has_former(d));
+        let mut held = held.peekable();
         held.peek()?;
         let labels = self.member_labels(id, None, template);
         held.find(|decoration| decoration.selects(&labels))
@@ -194,6 +216,17 @@ impl SetFacts<'_> {
         labels
     }
 
+    /// The first of these decorations whose revision is not stored any more.
+    pub fn lost_decoration<'d>(
+        &self,
+        decorations: &'d DecorationRevisions,
+    ) -> Option<(&'d String, &'d String)> {
+        let stored = self.stored_decorations();
+        decorations
+            .iter()
+            .find(|(_, revision)| !stored.contains_key(*revision))
+    }
+
     /// The stored revisions of all PodDecorations of the namespace, by name.
     fn stored_decorations(&self) -> &composition::StoredDecorations {
         self.stored_decorations.get_or_init(|| {
@@ -226,6 +259,29 @@ impl SetFacts<'_> {
         let mut recorded = decorations.clone();
         recorded.retain(|name, _| is_recorded(name));
         recorded
+    }
+}
+
+/// The decorations that a member should have.
+///
+/// Somebody may have set labels on a single Pod: a user by hand, a webhook at its creation, or the API server, which
+/// copies the zone of the node to the Pod. The next Pod of the member does not have such a label at first. If the set
+/// recreated a Pod because of it, the next Pod would have to be recreated, too, without end. Therefore such labels have
+/// an effect only if the change is possible in place.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WantedDecorations {
+    /// Those that do not depend on such labels. The Pod keeps what it has of the others.
+    pub sure: DecorationRevisions,
+    /// Those by all labels of the Pod.
+    pub by_all_labels: DecorationRevisions,
+}
+
+impl WantedDecorations {
+    fn same(decorations: DecorationRevisions) -> WantedDecorations {
+        WantedDecorations {
+            sure: decorations.clone(),
+            by_all_labels: decorations,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The compositions that the Pods of members should have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::decorations::ComposedOrFailure;
@@ -26,6 +26,9 @@ pub struct Target {
     pub is_behind: bool,
     /// Whether only the decorations of the Pod differ.
     pub by_decorations: bool,
+    /// Names of the PodDecorations for which labels matter that only this Pod has, and that can't be applied or removed in
+    /// place.
+    pub by_single_labels: BTreeSet<String>,
 }
 
 impl Target {

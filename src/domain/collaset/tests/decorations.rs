@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::world::World;
 use crate::api::keys;
+use crate::domain::collaset::composition::composition_name_of;
 use crate::domain::decoration::labels::{decorations_of, is_decoration};
 use crate::domain::pod::Pod;
 
@@ -402,4 +403,126 @@ fn new_pod_of_pair_takes_place_of_origin_in_partition() {
     }
     assert_eq!(sorted(&world), ["log:1", "log:2"]);
     assert_eq!(all.len(), 4, "{all:?}");
+}
+
+#[test]
+fn rollout_deletes_no_pod_while_decoration_is_held() {
+    for begun in [false, true] {
+        let mut world = World::on_plane(3, json!({}));
+        world.run_rounds(30);
+        let before = uids(&world);
+        world.decorations.refuses_revisions = true;
+        if begun {
+            world.image("app:2");
+            world.run_rounds(1);
+        }
+        world.decorate("log", sidecar("log:2"));
+        if !begun {
+            world.image("app:2");
+        }
+        world.run_rounds(60);
+        assert_eq!(uids(&world), before, "begun before: {begun}");
+        assert!(world.members().values().all(|pod| pod.is_available()));
+        world.decorations.refuses_revisions = false;
+        world.run_rounds(90);
+        assert_eq!(sidecars(&world), ["log:2", "log:2", "log:2"]);
+        assert_eq!(world.images(), ["app:2", "app:2", "app:2"]);
+    }
+}
+
+#[test]
+fn former_revision_serves_while_new_one_is_refused() {
+    let mut world = World::new(3, in_place());
+    world.decorate("log", sidecar("log:1"));
+    world.settle();
+    world.decorations.refuses_revisions = true;
+    world.decorate("log", sidecar("log:2"));
+    let name = world.members()[&1].metadata.name.clone();
+    world.pods.remove(&name);
+    world.settle();
+    assert_eq!(sidecars(&world), ["log:1", "log:1", "log:1"]);
+    world.decorations.refuses_revisions = false;
+    world.settle();
+    assert_eq!(sidecars(&world), ["log:2", "log:2", "log:2"]);
+}
+
+#[test]
+fn label_of_single_pods_recreates_none() {
+    // A webhook sets the label on each Pod that is created.
+    let label = |world: &mut World| {
+        let names: Vec<String> = world.pods.keys().cloned().collect();
+        for name in names {
+            let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+            labels.insert("zone".into(), "a".into());
+        }
+    };
+    let selector = json!({ "selector": { "matchLabels": { "app": null, "zone": "a" } } });
+    for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
+        let mut world = World::new(
+            2,
+            json!({ "updateStrategy": { "podUpgradePolicy": policy } }),
+        );
+        world.settle();
+        label(&mut world);
+        let before = uids(&world);
+        world.decorate("log", merged(sidecar("log:1"), &selector));
+        for _ in 0..30 {
+            world.run_rounds(1);
+            label(&mut world);
+        }
+        assert_eq!(uids(&world), before, "{policy}");
+        let conditions = world.set.status.clone().unwrap().conditions;
+        let update = conditions.iter().find(|c| c.type_ == "Update").unwrap();
+        let text = "PodDecoration log selects by labels";
+        assert!(update.message.contains(text), "{}", update.message);
+        // A change that is possible in place is made.
+        let note = json!([{ "patchPolicy": "Retain", "annotations": { "note": "1" } }]);
+        world.decorate(
+            "log",
+            json!({ "template": { "containers": null, "metadata": note } }),
+        );
+        for _ in 0..30 {
+            world.run_rounds(1);
+            label(&mut world);
+        }
+        let members = world.members();
+        let decorated = members
+            .values()
+            .filter(|pod| !decorations_of(pod).is_empty());
+        assert_eq!(
+            decorated.count(),
+            if policy == "InPlaceIfPossible" { 2 } else { 0 },
+            "{policy}"
+        );
+        assert_eq!(uids(&world), before, "{policy}");
+    }
+}
+
+#[test]
+fn pod_whose_decorations_admission_changed_is_not_recreated() {
+    let mut world = World::new(1, json!({}));
+    world.decorate("log", sidecar("log:1"));
+    world.settle();
+    let before = uids(&world);
+    let pod = world.pods.values_mut().next().unwrap();
+    let asked_for = composition_name_of(pod).unwrap();
+    pod.metadata
+        .labels
+        .remove("poddecoration.kusionstack.io/pd-log");
+    world
+        .refused
+        .altered
+        .insert(pod.metadata.uid.clone(), asked_for);
+    world.run_rounds(20);
+    assert_eq!(uids(&world), before);
+    let conditions = world.set.status.clone().unwrap().conditions;
+    let update = conditions.iter().find(|c| c.type_ == "Update").unwrap();
+    assert!(
+        update.message.contains("policy of admission"),
+        "{}",
+        update.message
+    );
+    world.refused.altered.clear();
+    world.settle();
+    assert_ne!(uids(&world), before);
 }

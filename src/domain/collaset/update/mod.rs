@@ -6,6 +6,7 @@ mod scope;
 mod slot_goals;
 mod slots;
 mod targets;
+mod way;
 
 use std::sync::Arc;
 
@@ -119,6 +120,6 @@ fn record_wanted_decorations(facts: &SetFacts, draft: &mut Draft, id: i64, templ
     let pod = facts.members.get(&id).map(|pod| &**pod);
     let entry = draft.ids.get(&id);
     let wanted = facts.wanted_decorations((id, entry), (pod, true), template);
-    let recorded = facts.to_record(&wanted, entry);
+    let recorded = facts.to_record(&wanted.sure, entry);
     pool::record_decorations(draft, id, &recorded);
 }

@@ -1,6 +1,5 @@
 //! Plans the next step of the update of one Pod.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use super::super::draft::Draft;
@@ -13,7 +12,7 @@ use super::super::set_facts::{self, SetFacts, Target};
 use super::super::set_operations::{self, OperationState, SetOperation};
 use super::super::strategy::UpdatePolicy;
 use super::slots::{self, UpdateSlots, is_deletion_refused};
-use super::targets::{has_labels_of_target, have_pvcs_changed};
+use super::way::update_way;
 use crate::api::keys;
 use crate::domain::inplace::restarting_resources;
 use crate::domain::pod::Pod;
@@ -302,48 +301,6 @@ pub fn is_updated_by_deletion(facts: &SetFacts, id: i64, pod: &Pod, target: &Tar
             *update_way(facts, id, pod, target),
             InPlaceChange::Yes { .. }
         )
-}
-
-/// Returns how the Pod gets from its composition to its target.
-fn update_way(facts: &SetFacts, id: i64, pod: &Pod, target: &Target) -> Rc<InPlaceChange> {
-    let no = |reason: String| Rc::new(InPlaceChange::No(reason));
-    if facts.strategy.policy != UpdatePolicy::InPlace {
-        return no("podUpgradePolicy is not InPlaceIfPossible".into());
-    }
-    if target.in_scope && have_pvcs_changed(facts, id, pod) {
-        return no("volumeClaimTemplates have changed".into());
-    }
-    let goal = match &target.goal {
-        Ok(goal) => goal,
-        Err(failure) => return no(failure.message.clone()),
-    };
-    let Some(from) = facts.composition_of(pod) else {
-        return no(
-            "the revision of the Pod, or of one of its decorations, is not known any more".into(),
-        );
-    };
-    let mut change = facts.in_place_change(&from, goal);
-    for resized in facts.resized_to(pod) {
-        let back = facts.in_place_change(resized, goal);
-        change = Rc::new(InPlaceChange::clone(&change).with_resize_of(&back));
-    }
-    let resizes = matches!(
-        *change,
-        InPlaceChange::Yes {
-            resize: Some(_),
-            ..
-        }
-    );
-    if has_labels_of_target(pod, target)
-        && let UpdateProgress::Refused(reason) = progress::update_progress(pod)
-    {
-        return no(reason);
-    }
-    let refused = &facts.observed.refused;
-    match refused.resize_refusal(pod, target.name()) {
-        Some(reason) if resizes => no(format!("its resize is refused: {reason}")),
-        _ => change,
-    }
 }
 
 fn carry_out_update(

@@ -65,5 +65,5 @@ fn next_composition(facts: &SetFacts, draft: &Draft, id: i64) -> Option<String> 
         return Some(recorded.clone());
     };
     let wanted = facts.wanted_decorations((id, entry), (None, true), template);
-    Some(composition_name(recorded, &wanted))
+    Some(composition_name(recorded, &wanted.sure))
 }

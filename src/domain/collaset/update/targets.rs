@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::super::composition::composition_name_of;
 use super::super::draft::Draft;
+use super::super::observed::Revision;
 use super::super::pool;
-use super::super::revision::data;
+use super::super::revision::inplace::InPlaceChange;
 use super::super::set_facts::{SetFacts, Target, Targets};
 use super::scope;
+use super::way::{have_pvcs_changed, update_way};
+use crate::api::keys;
+use crate::domain::decoration::DecorationRevisions;
+use crate::domain::decoration::apply::ApplyFailure;
 use crate::domain::decoration::labels::decorations_of;
 use crate::domain::pod::Pod;
 
@@ -50,48 +54,78 @@ fn member_target(
         true => &facts.history.updated,
         false => own,
     };
-    let present = decorations_of(pod);
-    let decorations = match facts.strategy.paused {
-        true => present.clone(),
-        false => {
-            facts.wanted_decorations((id, draft.ids.get(&id)), (Some(pod), in_scope), template)
-        }
-    };
-    let goal = facts.compose(template, &decorations);
+    let new_target = |decorations| make_target(facts, (id, pod), (template, in_scope), decorations);
+    if facts.strategy.paused {
+        return new_target(decorations_of(pod));
+    }
+    let entry = draft.ids.get(&id);
+    let wanted = facts.wanted_decorations((id, entry), (Some(pod), in_scope), template);
+    if wanted.by_all_labels == wanted.sure {
+        return new_target(wanted.sure);
+    }
+    let target = new_target(wanted.by_all_labels.clone());
+    if matches!(
+        *update_way(facts, id, pod, &target),
+        InPlaceChange::Yes { .. }
+    ) {
+        return target;
+    }
+    let differs = |name: &&String| wanted.by_all_labels.get(*name) != wanted.sure.get(*name);
+    let names = wanted.by_all_labels.keys().chain(wanted.sure.keys());
+    Target {
+        by_single_labels: names.filter(differs).cloned().collect(),
+        ..new_target(wanted.sure.clone())
+    }
+}
+
+fn make_target(
+    facts: &SetFacts,
+    (id, pod): (i64, &Arc<Pod>),
+    (template, in_scope): (&Arc<Revision>, bool),
+    decorations: DecorationRevisions,
+) -> Target {
     let is_template_behind =
         in_scope && (!facts.is_updated(pod) || have_pvcs_changed(facts, id, pod));
-    let is_decorated_otherwise = decorations != present;
+    let is_wanted_otherwise = is_template_behind || decorations != decorations_of(pod);
+    let goal = match facts.lost_decoration(&decorations) {
+        Some((decoration, revision)) if is_wanted_otherwise => Err(ApplyFailure {
+            decoration: decoration.clone(),
+            message: format!(
+                "revision {revision} of the Pod is not stored any more, and the Pod is to keep it: let the rollout of the \
+                 PodDecoration reach the Pod, or delete the Pod"
+            ),
+        }),
+        _ => facts.compose(template, &decorations),
+    };
+    let asked_for = facts.observed.refused.altered.get(&pod.metadata.uid);
+    let goal = goal.and_then(
+        |goal| match asked_for.is_some_and(|name| name == goal.name()) {
+            true => Err(altered_labels_failure(&decorations)),
+            false => Ok(goal),
+        },
+    );
     Target {
         template: Arc::clone(template),
         in_scope,
         decorations,
-        is_behind: goal.is_ok() && (is_template_behind || is_decorated_otherwise),
+        is_behind: goal.is_ok() && is_wanted_otherwise,
         by_decorations: !is_template_behind,
+        by_single_labels: BTreeSet::new(),
         goal,
     }
 }
 
-/// Compares only the PVCs that the Pod mounts, because other PVCs of its ID may be kept for a rollback.
-pub fn have_pvcs_changed(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
-    let observed = facts.observed;
-    let templates = data::pvc_templates(&facts.history.updated.data);
-    let pvcs = facts.pvcs_with_id(id).iter();
-    let mounted = pvcs.filter(|pvc| {
-        pod.spec.pvcs.contains(&pvc.name) && facts.mismatched_template_hash(pod, pvc).is_none()
-    });
-    let mounted: Vec<_> = mounted.cloned().collect();
-    super::super::pvcs::have_templates_changed(
-        &observed.set,
-        templates,
-        id,
-        &mounted,
-        &facts.template_hashes,
-    )
-}
-
-/// Whether the labels of a Pod name everything that its target is made of. Its resources may differ.
-pub fn has_labels_of_target(pod: &Pod, target: &Target) -> bool {
-    composition_name_of(pod).as_deref() == Some(target.name())
+/// Says that a Pod that is created again would not have these decorations either.
+fn altered_labels_failure(decorations: &DecorationRevisions) -> ApplyFailure {
+    let names: Vec<&str> = decorations.keys().map(String::as_str).collect();
+    ApplyFailure {
+        decoration: names.join(", "),
+        message: format!(
+            "a webhook or policy of admission changed the labels {}<name> of the Pod when it was created: exempt these \
+             labels from it, and delete the Pod",
+            keys::DECORATION_PREFIX
+        ),
+    }
 }
 
 /// Reports the decorations that can't be applied, each once, and how many Pods stay as they are for it.
@@ -105,11 +139,31 @@ pub fn report_failures(facts: &SetFacts, draft: &mut Draft) {
                 .or_default() += 1;
         }
     }
+    report_single_labels(facts, draft);
     for ((decoration, message), count) in failures {
         let pods = crate::domain::messages::count_pods_with_verb(count, "stays", "stay");
         draft.report_refusal(
             "UpdateFailed",
             format!("PodDecoration {decoration} can't be applied, so {pods} unchanged: {message}"),
+        );
+    }
+}
+
+/// Reports the decorations that select Pods by labels that only these Pods have, and that can't be applied in place.
+fn report_single_labels(facts: &SetFacts, draft: &mut Draft) {
+    let mut counts = BTreeMap::<&String, usize>::new();
+    let targets = facts.targets.get().into_iter().flatten();
+    for name in targets.flat_map(|(_, target)| &target.by_single_labels) {
+        *counts.entry(name).or_default() += 1;
+    }
+    for (decoration, count) in counts {
+        let pods = crate::domain::messages::count_pods_with_verb(count, "has", "have");
+        draft.report_refusal(
+            "UpdateFailed",
+            format!(
+                "PodDecoration {decoration} selects by labels that {pods} and the next Pods of these instances will not have, \
+                 and it can't be applied or removed in place: put these labels into the template, or change the selector"
+            ),
         );
     }
 }

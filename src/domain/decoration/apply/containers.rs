@@ -1,5 +1,7 @@
 //! Init containers, changes of the set's own containers, and sidecars.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 
 use super::json::{list_at, merge_items, text};
@@ -21,10 +23,6 @@ fn name_of(container: &Value) -> Option<&str> {
     text(container, "name")
 }
 
-fn has_name(container: &Value, name: Option<&str>) -> bool {
-    name.is_some() && name_of(container) == name
-}
-
 /// Appends the init containers whose name no init container has.
 pub(super) fn add_init_containers(pod: &mut Value, added: &[Value]) {
     if added.is_empty() {
@@ -33,9 +31,11 @@ pub(super) fn add_init_containers(pod: &mut Value, added: &[Value]) {
     let Some(list) = list_at(pod, &["spec", "initContainers"]) else {
         return;
     };
+    let names = list.iter().filter_map(name_of).map(str::to_owned);
+    let mut names: BTreeSet<String> = names.collect();
     for container in added {
-        let name = name_of(container);
-        if !list.iter().any(|present| has_name(present, name)) {
+        let name = name_of(container).map(str::to_owned);
+        if name.is_none_or(|name| names.insert(name)) {
             list.push(container.clone());
         }
     }
@@ -127,20 +127,34 @@ pub(super) fn add_sidecars(pod: &mut Value, sidecars: &[Value]) -> Result<(), St
     let Some(list) = list_at(pod, CONTAINERS) else {
         return Ok(());
     };
-    let mut front = Vec::new();
+    let mut front = Vec::<Value>::new();
+    // Where the container of a name is: its index in `front`, or in the list.
+    let mut places = BTreeMap::<String, (bool, usize)>::new();
+    for (index, present) in list.iter().enumerate() {
+        if let Some(name) = name_of(present) {
+            places.entry(name.to_owned()).or_insert((false, index));
+        }
+    }
     for (i, sidecar) in sidecars.iter().enumerate() {
         let (container, policy) = split_policy(sidecar).map_err(|problem| {
             format!("spec.template.containers[{i}].{INJECT_POLICY}: {problem}")
         })?;
-        let name = name_of(&container);
-        let mut present = front.iter_mut().chain(list.iter_mut());
-        if let Some(present) = present.find(|present| has_name(present, name)) {
+        let in_front = policy != InjectPolicy::AfterPrimaryContainer;
+        let name = name_of(&container).map(str::to_owned);
+        let place = name.as_ref().and_then(|name| places.get(name)).copied();
+        let present = place.and_then(|(is_front, index)| match is_front {
+            true => front.get_mut(index),
+            false => list.get_mut(index),
+        });
+        if let Some(present) = present {
             *present = container;
-        } else if policy == InjectPolicy::AfterPrimaryContainer {
-            list.push(container);
-        } else {
-            front.push(container);
+            continue;
         }
+        let target = if in_front { &mut front } else { &mut *list };
+        if let Some(name) = name {
+            places.insert(name, (in_front, target.len()));
+        }
+        target.push(container);
     }
     list.splice(0..0, front);
     Ok(())

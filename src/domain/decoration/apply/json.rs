@@ -1,6 +1,6 @@
 //! Access to parts of a raw template.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
@@ -41,7 +41,7 @@ pub(super) fn text<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
 /// Merges items into the list at a path. An item replaces the item with the same key where it stands; otherwise it is
 /// appended. If the list has a key twice, the last one is replaced, because it is the one that counts. Two new items
 /// with the same key do not replace each other.
-pub(super) fn merge_items<K: PartialEq>(
+pub(super) fn merge_items<K: Ord>(
     value: &mut Value,
     path: &[&str],
     items: &[Value],
@@ -53,15 +53,15 @@ pub(super) fn merge_items<K: PartialEq>(
     let Some(list) = list_at(value, path) else {
         return;
     };
-    let mut untouched: BTreeSet<usize> = (0..list.len()).collect();
+    // A map, because a search for each of many items would take seconds.
+    let mut places = BTreeMap::<K, Vec<usize>>::new();
+    for (index, present) in list.iter().enumerate() {
+        places.entry(key(present)).or_default().push(index);
+    }
     for item in items {
-        let is_same = |index: &&usize| list.get(**index).map(&key) == Some(key(item));
-        let place = untouched.iter().rfind(is_same).copied();
-        match place.and_then(|index| list.get_mut(index).map(|old| (index, old))) {
-            Some((index, old)) => {
-                *old = item.clone();
-                untouched.remove(&index);
-            }
+        let place = places.get_mut(&key(item)).and_then(Vec::pop);
+        match place.and_then(|index| list.get_mut(index)) {
+            Some(present) => *present = item.clone(),
             None => list.push(item.clone()),
         }
     }

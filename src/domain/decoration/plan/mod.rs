@@ -30,6 +30,10 @@ use stored_revisions::plan_revisions;
 /// Nanoseconds after which the controller tries a refused write again.
 const RETRY_NANOS: u64 = 10_000_000_000;
 
+/// Nanoseconds after which the controller looks again whether Pods without a set still refer to a PodDecoration that is
+/// being deleted. Another controller removes these references.
+const REFERENCE_NANOS: u64 = 1_000_000_000;
+
 /// Plans a PodDecoration.
 pub fn plan_decoration(observed: &ObservedDecoration) -> DecorationPlan {
     let object = &observed.object;
@@ -60,12 +64,18 @@ pub fn plan_decoration(observed: &ObservedDecoration) -> DecorationPlan {
     DecorationPlan {
         add_finalizer: !is_deleting && !has_finalizer,
         held_back: annotation,
-        remove_finalizer: is_deleting && has_finalizer && !is_on_any_pod(observed, &publish.name),
+        remove_finalizer: is_deleting
+            && has_finalizer
+            && !is_on_any_pod(observed, &publish.name)
+            && observed.referring_pods.is_empty(),
         revision: history.write,
         delete_revisions: history.unused,
         events,
         status: (status != stored).then_some(status),
-        requeue_after_nanos: is_refused.then_some(RETRY_NANOS),
+        requeue_after_nanos: match is_deleting && !observed.referring_pods.is_empty() {
+            true => Some(REFERENCE_NANOS), // no change of such a Pod enqueues the PodDecoration
+            false => is_refused.then_some(RETRY_NANOS),
+        },
         publish,
     }
 }

@@ -200,6 +200,7 @@ impl Case<'_> {
         // The status may list a Pod whose labels alone do not show that it is selected.
         decoration.selector = Some(Selector::default());
         let member = Member {
+            is_running: true,
             key: self.key,
             labels: self.labels,
             stable: self.on_pod,

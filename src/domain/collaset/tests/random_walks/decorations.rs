@@ -176,7 +176,7 @@ fn check_pod(world: &World, pod: &Pod) -> Result<(), String> {
             continue;
         };
         let container = pod.spec.containers.iter().find(|c| c.name == decoration);
-        let runs = container.map(|c| &*c.image);
+        let runs = container.and_then(|c| c.image.split('@').next());
         ensure!(
             runs == Some(image),
             "{decoration} of Pod {name} is {runs:?}, not {image}"

@@ -7,7 +7,9 @@ use serde_json::json;
 use super::World;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::status::condition_time;
-use crate::domain::collaset::{abandoned_metadata_patch, orphans_its_pods};
+use crate::domain::collaset::{
+    abandoned_decoration_owners, abandoned_metadata_patch, orphans_its_pods,
+};
 use crate::domain::grace_delete;
 use crate::domain::lifecycle::{
     LifecycleWrite, Stage, controller_step, controller_step_with_passed, operator, restarts,
@@ -184,6 +186,13 @@ impl World {
             for key in metadata["annotations"].as_object().into_iter().flatten() {
                 new.metadata.annotations.remove(key.0);
             }
+            return self.admitted(pod, new, false);
+        }
+        let abandoned = abandoned_decoration_owners(pod);
+        if !abandoned.is_empty() {
+            let mut owners = pod.metadata.owner_references.to_vec();
+            owners.retain(|owner| !abandoned.iter().any(|entry| entry["uid"] == owner.uid));
+            new.metadata.owner_references = owners.into();
             return self.admitted(pod, new, false);
         }
         let mut step = controller_step(pod, self.clock);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::World;
 use crate::api::keys;
 use crate::api::poddecoration::PodDecoration;
+use crate::domain::collaset::is_released_later;
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::status::condition_time;
 use crate::domain::decoration::Decoration;
@@ -151,7 +152,15 @@ impl World {
             pods: pods.cloned().map(Arc::new).collect(),
             pool: self.pool.clone().map(Arc::new),
         };
+        let uid = object.metadata.uid.clone().unwrap_or_default();
+        let refers = |pod: &&Pod| {
+            let is_free = self.is_deleted || !self.owns(pod);
+            let mut owners = pod.metadata.owner_references.iter();
+            is_free && owners.any(|owner| owner.uid == uid) && is_released_later(pod)
+        };
+        let referring = self.pods.values().filter(refers).cloned();
         Some(ObservedDecoration {
+            referring_pods: referring.map(Arc::new).collect(),
             revisions: own.cloned().map(Arc::new).collect(),
             sets: if self.is_deleted {
                 Vec::new()

@@ -132,6 +132,7 @@ impl World {
             object["status"] = json!(status);
         }
         ObservedDecoration {
+            referring_pods: Vec::new(),
             object: serde_json::from_value(object).unwrap(),
             revisions: self.revisions.clone(),
             sets: self
@@ -210,6 +211,7 @@ impl World {
         labels.insert(keys::INSTANCE_ID.to_owned(), id.to_string());
         let member = EffectiveMember {
             unscoped: None,
+            is_running: false,
             key: &(set.to_owned(), origin.unwrap_or(id)),
             labels: &labels,
             stable: &stable.into_iter().collect(),
