@@ -15,6 +15,10 @@ use crate::api::poddecoration::{InjectPolicy, PodDecorationSpec, TargetPolicy, T
 /// a label key after the slash has at most 63 characters.
 pub const MAX_NAME_LENGTH: usize = 60;
 
+/// Most entries in the lists of a template, all lists together. The lists are compared with each other at each review and in
+/// each plan.
+const MAX_ENTRIES: usize = 2_000;
+
 /// The errors of a PodDecoration on its own, as far as a stored one may not have them either.
 pub fn validate(spec: &PodDecorationSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
@@ -27,8 +31,34 @@ pub fn check_poddecoration(spec: &PodDecorationSpec, errors: &mut FieldErrors) {
     check_non_negative(spec.history_limit, "spec.historyLimit", errors);
     selectors::check_selectors(spec, errors);
     if let Some(template) = &spec.template {
-        check_template(template, spec, errors);
+        match count_entries(template) {
+            ..=MAX_ENTRIES => check_template(template, spec, errors),
+            // Without the other checks, whose effort grows with the number of entries.
+            count => errors.push(FieldError::new(
+                "spec.template",
+                &count.to_string(),
+                format!(
+                    "is the number of entries of its lists; at most {MAX_ENTRIES} are allowed: use several PodDecorations"
+                ),
+            )),
+        }
     }
+}
+
+/// Number of entries in the lists of a template that are merged into Pods.
+fn count_entries(template: &Template) -> usize {
+    let of_patches = template.primary_containers.iter();
+    let of_patches = of_patches.map(|patch| 1 + patch.env.len() + patch.volume_mounts.len());
+    let terms = template.affinity.as_ref();
+    let metadata = template.metadata.iter();
+    let metadata = metadata.map(|patch| patch.labels.len() + patch.annotations.len());
+    template.init_containers.len()
+        + template.containers.len()
+        + template.volumes.len()
+        + template.tolerations.len()
+        + terms.map_or(0, |affinity| affinity.node_selector_terms.len())
+        + of_patches.sum::<usize>()
+        + metadata.sum::<usize>()
 }
 
 /// Adds the errors that only a new PodDecoration must not have. `name` is its name, or a text as long as the name that

@@ -19,6 +19,10 @@ use crate::domain::decoration::labels::{
 use crate::domain::decoration::{Decoration, DecorationRevision, DecorationRevisions, Reach};
 use crate::domain::pod::Pod;
 
+/// In a set of more members, the pool records only decorations whose rollout is partial. The record of one decoration takes
+/// about 100 bytes for each member, and the pool is one object of limited size.
+const MAX_RECORDED_MEMBERS: usize = 1_000;
+
 /// A composition, or why a decoration can't be applied to the template.
 pub type ComposedOrFailure = Result<Rc<Composition>, ApplyFailure>;
 
@@ -243,17 +247,19 @@ impl SetFacts<'_> {
         decorations.find(|decoration| decoration.name == name)
     }
 
-    /// Of these decorations, those that the pool records in the entry of a member: those whose rollout does not reach all
-    /// members. While a PodDecoration is not ready, which in most cases lasts only moments, nothing is added for it.
+    /// Of these decorations, those that the pool records in the entry of a member. In a large pool these are only those
+    /// whose rollout does not reach all members. While a PodDecoration is not ready, which in most cases lasts only
+    /// moments, nothing is added for it.
     pub fn to_record(
         &self,
         decorations: &DecorationRevisions,
         entry: Option<&BTreeMap<String, String>>,
     ) -> DecorationRevisions {
         let former = recorded_decorations(entry);
+        let is_large = self.members.len().max(self.strategy.replicas) > MAX_RECORDED_MEMBERS;
         let is_recorded = |name: &String| match self.find_decoration(name) {
             Some(decoration) if decoration.hold.is_some() => former.contains_key(name),
-            Some(decoration) => decoration.reach != Reach::All,
+            Some(decoration) => !is_large || decoration.reach != Reach::All,
             None => false,
         };
         let mut recorded = decorations.clone();

@@ -26,6 +26,8 @@ pub struct Target {
     pub is_behind: bool,
     /// Whether only the decorations of the Pod differ.
     pub by_decorations: bool,
+    /// Whether the set is paused, and the Pod will get other decorations when it goes on.
+    pub is_postponed: bool,
     /// Names of the PodDecorations for which labels matter that only this Pod has, and that can't be applied or removed in
     /// place.
     pub by_single_labels: BTreeSet<String>,

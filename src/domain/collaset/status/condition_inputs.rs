@@ -73,7 +73,8 @@ impl ConditionInputs {
         let (pods, pairs) = (&members.pods, members.pairs);
         let behind = members.count_behind();
         let targets = update::targets(facts, draft).values();
-        let to_decorate = targets.filter(|target| target.is_behind && target.by_decorations);
+        let to_decorate = targets
+            .filter(|target| target.is_behind && target.by_decorations || target.is_postponed);
         let to_decorate = to_decorate.count();
         let (missing, surplus) = members.count_missing_and_surplus();
         let is_under_way = status.current_revision != status.updated_revision;

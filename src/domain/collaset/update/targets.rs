@@ -55,11 +55,15 @@ fn member_target(
         false => own,
     };
     let new_target = |decorations| make_target(facts, (id, pod), (template, in_scope), decorations);
-    if facts.strategy.paused {
-        return new_target(decorations_of(pod));
-    }
     let entry = draft.ids.get(&id);
     let wanted = facts.wanted_decorations((id, entry), (Some(pod), in_scope), template);
+    if facts.strategy.paused {
+        let present = decorations_of(pod);
+        return Target {
+            is_postponed: wanted.sure != present,
+            ..new_target(present)
+        };
+    }
     if wanted.by_all_labels == wanted.sure {
         return new_target(wanted.sure);
     }
@@ -110,6 +114,7 @@ fn make_target(
         decorations,
         is_behind: goal.is_ok() && is_wanted_otherwise,
         by_decorations: !is_template_behind,
+        is_postponed: false,
         by_single_labels: BTreeSet::new(),
         goal,
     }

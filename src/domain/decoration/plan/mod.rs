@@ -15,6 +15,7 @@ mod stored_revisions;
 mod writes;
 
 pub use super::revision::RevisionWrite;
+use crate::api::poddecoration::PodDecorationStatus;
 pub use compiled_spec::{CompiledSpec, Strategy};
 pub use writes::{DecorationEvent, DecorationPlan};
 
@@ -33,6 +34,10 @@ const RETRY_NANOS: u64 = 10_000_000_000;
 /// Nanoseconds after which the controller looks again whether Pods without a set still refer to a PodDecoration that is
 /// being deleted. Another controller removes these references.
 const REFERENCE_NANOS: u64 = 1_000_000_000;
+
+/// Nanoseconds after which the controller plans a PodDecoration again whose Pods are not as wanted. Such a plan makes no
+/// request if the status stays the same.
+const RECHECK_NANOS: u64 = 5_000_000_000;
 
 /// Plans a PodDecoration.
 pub fn plan_decoration(observed: &ObservedDecoration) -> DecorationPlan {
@@ -61,6 +66,12 @@ pub fn plan_decoration(observed: &ObservedDecoration) -> DecorationPlan {
     let events = events::status_events(&stored, &status);
     let has_finalizer = publish::has_finalizer(object);
     let is_refused = observed.refused != RefusedWrites::default();
+    let requeue_after_nanos = match is_deleting && !observed.referring_pods.is_empty() {
+        true => Some(REFERENCE_NANOS), // no change of such a Pod enqueues the PodDecoration
+        false if is_refused => Some(RETRY_NANOS),
+        // The conditions of the sets, which the status quotes, change without a change of a Pod.
+        false => (!is_ready(&status)).then_some(RECHECK_NANOS),
+    };
     DecorationPlan {
         add_finalizer: !is_deleting && !has_finalizer,
         held_back: annotation,
@@ -72,12 +83,14 @@ pub fn plan_decoration(observed: &ObservedDecoration) -> DecorationPlan {
         delete_revisions: history.unused,
         events,
         status: (status != stored).then_some(status),
-        requeue_after_nanos: match is_deleting && !observed.referring_pods.is_empty() {
-            true => Some(REFERENCE_NANOS), // no change of such a Pod enqueues the PodDecoration
-            false => is_refused.then_some(RETRY_NANOS),
-        },
+        requeue_after_nanos,
         publish,
     }
+}
+
+fn is_ready(status: &PodDecorationStatus) -> bool {
+    let mut conditions = status.conditions.iter();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Whether a Pod that an existing set controls has the decoration, in any phase. Pods that were excluded do not count:

@@ -102,7 +102,11 @@ pub fn choose_reach(
     if publish.hold.is_some() || publish.invalid.is_some() {
         return Reach::Members(members_reached_before(members, updated, last));
     }
+    // Every selected member had this revision before. Only members that a later rollout has changed since have another
+    // one, and that rollout was taken back.
+    let is_rolled_back = publish.current.as_deref() == Some(updated);
     match &spec.strategy {
+        _ if is_rolled_back => Reach::All,
         Strategy::All => Reach::All,
         Strategy::Selector(selector) => Reach::Selector(selector.clone()),
         Strategy::Partition(partition) => {

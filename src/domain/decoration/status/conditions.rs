@@ -81,7 +81,13 @@ fn stall_reason(
     if let Some(problem) = &publish.invalid {
         return Some(("Invalid", describe_invalid(problem)));
     }
-    let failure = decoration_failure(observed, publish, progress)?;
+    // The sets have not been planned with a new spec yet, so their conditions are about the former one.
+    let object = &observed.object;
+    let is_new = object
+        .status
+        .as_ref()
+        .is_none_or(|status| Some(status.observed_generation) != object.metadata.generation);
+    let failure = decoration_failure(observed, publish, progress).filter(|_| !is_new)?;
     Some(("PodsNotDecorated", failure))
 }
 
@@ -115,7 +121,11 @@ fn describe_figures(publish: &Decoration, progress: &Progress) -> String {
             format!("{pods} revision {revision}")
         }
         (_, all) => {
-            let verb = if progress.updated == 1 { "has" } else { "have" };
+            let verb = if progress.updated == 1 || all == 1 {
+                "has"
+            } else {
+                "have"
+            };
             let pods = messages::count_pods(all);
             format!("{} of {pods} {verb} revision {revision}", progress.updated)
         }
@@ -136,10 +146,10 @@ fn describe_kept(publish: &Decoration, progress: &Progress) -> String {
     match (&publish.reach, progress.kept) {
         (_, 0) | (Reach::All, _) => String::new(),
         (Reach::Members(_), _) => format!(
-            "; spec.updateStrategy.rollingUpdate.partition keeps {kept} as they are: lower it to update more"
+            "; spec.updateStrategy.rollingUpdate.partition keeps the revision of {kept}: lower it to update more"
         ),
         (Reach::Selector(_), _) => format!(
-            "; spec.updateStrategy.rollingUpdate.selector does not match {kept}, which stay as they are"
+            "; spec.updateStrategy.rollingUpdate.selector does not match {kept}, so they keep what they have"
         ),
     }
 }

@@ -9,10 +9,10 @@ pub use set_waits::false_condition;
 
 use std::collections::BTreeMap;
 
-use super::Decoration;
 use super::members::{Instance, Member};
 use super::observed::ObservedDecoration;
 use super::revision::RevisionHistory;
+use super::{Decoration, Reach};
 use crate::api::poddecoration::{PodDecorationStatus, PodDetail, WorkloadDetail};
 use crate::domain::pod::Pod;
 use progress::{Progress, measure_progress, measure_removal};
@@ -47,7 +47,7 @@ pub fn build_status(
         conditions: stored.conditions,
         ..PodDecorationStatus::default()
     };
-    if is_rolled_out(publish, &progress) {
+    if is_rolled_out(publish, &progress, &status.current_revision) {
         status.current_revision.clone_from(&status.updated_revision);
     }
     count_pods(&mut status, object.spec.disable_pod_detail, members);
@@ -55,12 +55,15 @@ pub fn build_status(
     status
 }
 
-/// Whether the updated revision becomes the current one: every selected member has it, those without a Pod included. If
-/// no member is selected, that is so at once. Therefore a PodDecoration that was created before its sets decorates all
-/// their Pods from their creation, whatever its partition.
-fn is_rolled_out(publish: &Decoration, progress: &Progress) -> bool {
+/// Whether the updated revision becomes the current one: every selected member has it, those without a Pod included.
+///
+/// If no member is selected, the first revision becomes the current one at once. Therefore a PodDecoration that was created
+/// before its sets decorates all their Pods from their creation, whatever its partition. A later revision does not: the
+/// selector may match nobody only for a moment, and then the partition would keep nobody.
+fn is_rolled_out(publish: &Decoration, progress: &Progress, current: &str) -> bool {
     let is_effective = !publish.deleting && publish.invalid.is_none() && publish.hold.is_none();
-    is_effective && publish.updated.is_some() && progress.is_everywhere()
+    let may_promote = progress.selected > 0 || current.is_empty() || publish.reach == Reach::All;
+    is_effective && publish.updated.is_some() && progress.is_everywhere() && may_promote
 }
 
 /// Fills the counts and the details from the Pods that are selected, controlled by a set, and neither terminating nor

@@ -123,7 +123,7 @@ impl Progress {
     ) {
         self.selected += 1;
         let has_updated = updated.is_some_and(|updated| instance.has_revision(updated));
-        self.updated += usize::from(has_updated || instance.is_new && updated.is_some());
+        self.updated += usize::from(has_updated);
         if !is_wanted && !has_updated {
             self.kept += 1;
             return;

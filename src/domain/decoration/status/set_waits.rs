@@ -11,7 +11,7 @@ use crate::domain::messages;
 /// Most names in one message.
 const MAX_NAMES: usize = 3;
 /// Most characters of a set's condition in a message.
-const MAX_QUOTE: usize = 200;
+const MAX_QUOTE: usize = 500;
 
 /// Describes what is left to do, set by set.
 pub fn describe_work(observed: &ObservedDecoration, progress: &Progress) -> String {
@@ -58,7 +58,7 @@ fn wait_reason(set: &CollaSet) -> String {
     if set.spec.paused {
         return ", paused: set spec.paused of the CollaSet to false to go on".to_owned();
     }
-    match false_condition(set, &["Update", "Ready"]) {
+    match false_condition(set, &["Ready", "Update"]) {
         Some(message) => format!(" (its condition: {})", truncate_value(message, MAX_QUOTE)),
         None => String::new(),
     }

@@ -50,7 +50,7 @@ fn ready_is_true_once_partition_is_reached() {
     let revision = updated(&world);
     let want = format!(
         "True AsWanted: 1 of 4 Pods has revision {revision}; \
-         spec.updateStrategy.rollingUpdate.partition keeps 3 Pods as they are: lower it to update more"
+         spec.updateStrategy.rollingUpdate.partition keeps the revision of 3 Pods: lower it to update more"
     );
     assert_eq!(ready(&mut world), want);
 }

@@ -40,7 +40,7 @@ pub fn wait_reason(
     if let Some(used) = owner::describe_used_max_unavailable(observed, set) {
         return format!("CollaSet {name}: {used}");
     }
-    match false_condition(set, &["Update", "Ready"]) {
+    match false_condition(set, &["Ready", "Update"]) {
         Some(message) => format!(
             "CollaSet {name} has not begun the update of the Pod (its condition: {})",
             truncate_value(message, MAX_QUOTE)
