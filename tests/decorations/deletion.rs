@@ -1,9 +1,10 @@
 //! Deletion of a PodDecoration: its Pods lose it, then the object goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use operating::api::poddecoration::PodDecoration;
 use serde_json::json;
@@ -91,4 +92,34 @@ async fn deletion_names_paused_set_that_delays_it() {
     log.until_gone().await;
     set.settled().await;
     assert_eq!(side_images(&set.pods().await), [None; 2]);
+}
+
+/// A Pod whose only owner is a deleted PodDecoration would be deleted by the garbage collector.
+#[tokio::test]
+async fn orphaned_pods_survive_deletion_of_decoration() {
+    let scope = Bed::shared().await.scope("orphans-decorated").await;
+    let log = Decoration::new(&scope, "log", json!({})).await;
+    let mut before = BTreeSet::new();
+    for name in ["web", "api", "job"] {
+        let set = Set::new(&scope, name, 4, json!({})).await;
+        before.extend(crate::sets::uids(&set.pods().await).into_values());
+    }
+    log.delete().await;
+    let params = kube::api::DeleteParams {
+        propagation_policy: Some(kube::api::PropagationPolicy::Orphan),
+        ..kube::api::DeleteParams::default()
+    };
+    for name in ["web", "api", "job"] {
+        scope.api::<CollaSet>().delete(name, &params).await.unwrap();
+    }
+    log.until_gone().await;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    let pods = scope.api::<Pod>().list(&Default::default()).await.unwrap();
+    let alive = pods
+        .items
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    let uids: BTreeSet<_> = alive.filter_map(ResourceExt::uid).collect();
+    let lost: Vec<_> = before.difference(&uids).collect();
+    assert!(lost.is_empty(), "{lost:?}");
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use testbed::Bed;
 
 use crate::fixtures::{Decoration, instances, revision, side_images};
-use crate::sets::{Pods, Set, label};
+use crate::sets::{Pods, Set, label, until_condition_false};
 
 /// A rollout to these instance IDs alone.
 fn to(ids: &[i64]) -> Value {
@@ -116,4 +116,29 @@ async fn labels_of_decorations_select_nobody() {
     second.settled().await;
     assert_eq!(second.status().await.matched_pods, 0);
     assert_eq!(label(&set.pod(0).await, "second"), None);
+}
+
+/// The API server copies such labels from the node, and webhooks set them at the creation of a Pod.
+#[tokio::test]
+async fn label_of_single_pod_recreates_no_pod() {
+    let scope = Bed::shared().await.scope("single-label").await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let before = crate::sets::uids(&set.pods().await);
+    for pod in set.pods().await.values() {
+        scope
+            .label(&pod.name_any(), json!({ "zone": "a" }))
+            .await
+            .unwrap();
+    }
+    let part = json!({ "selector": { "matchLabels": { "app": null, "zone": "a" } } });
+    Decoration::new(&scope, "log", part).await;
+    until_condition_false(
+        &set,
+        "Update",
+        "UpdateFailed",
+        "PodDecoration log selects by labels",
+    )
+    .await;
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(crate::sets::uids(&set.pods().await), before);
 }
