@@ -11,7 +11,9 @@ use crate::sets::{Set, label};
 async fn why_names_operation_and_partition() {
     let bed = Bed::shared().await;
     let scope = bed.scope("why-decorated").await;
+    let log = Decoration::new(&scope, "log", json!({})).await;
     let set = Set::new(&scope, "web", 3, json!({})).await;
+    let former = log.updated_revision().await;
     let name = set.pods().await.into_values().next().unwrap();
     let name = name.metadata.name.unwrap();
     let decorations = || -> Vec<Value> {
@@ -20,19 +22,20 @@ async fn why_names_operation_and_partition() {
         let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap();
         diagnosis["decorations"].as_array().unwrap().clone()
     };
-    assert!(decorations().is_empty());
+    let settled = json!([{ "name": "log", "revision": former, "wantedRevision": former, "verdict": "upToDate" }]);
+    assert_eq!(json!(decorations()), settled);
 
     set.hold().await;
-    let log = Decoration::new(&scope, "log", json!({})).await;
-    let revision = log.updated_revision().await;
+    log.image("side:2").await;
     let waits = Family::PreCheck.key("collaset");
     set.until_pods("all to wait", |pods| {
         pods.values().all(|pod| label(pod, &waits).is_some())
     })
     .await;
+    let revision = log.updated_revision().await;
     let reason = "operation collaset (update) is in PreCheck, and its line says what it waits for";
     let waiting = json!([
-        { "name": "log", "wantedRevision": revision, "verdict": "waits", "reason": reason },
+        { "name": "log", "revision": former, "wantedRevision": revision, "verdict": "waits", "reason": reason },
     ]);
     assert_eq!(json!(decorations()), waiting);
 
