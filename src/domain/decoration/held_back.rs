@@ -6,19 +6,15 @@
 //! that are out of the scope of the set's rollout keep their decorations until the spec of the PodDecoration or of the
 //! CollaSet changes.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
+use super::HeldBackSets;
 use super::labels::decorations_of;
 use super::members::Member;
 use super::observed::{ObservedDecoration, SetOfNamespace};
 use crate::api::keys;
 use crate::api::poddecoration::PodDecoration;
 use crate::domain::collaset::observed::set_name;
-
-/// The sets that Kuperator held back: the generation of each, by name.
-pub type HeldBackSets = BTreeMap<String, i64>;
 
 /// The value of the annotation [`keys::HELD_BACK`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

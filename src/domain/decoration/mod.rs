@@ -34,10 +34,12 @@ use std::sync::Arc;
 
 use crate::api::poddecoration::Template;
 use crate::api::selector::Selector;
-use held_back::HeldBackSets;
 
 /// The decorations of one Pod: names of revisions by the name of the PodDecoration.
 pub type DecorationRevisions = BTreeMap<String, String>;
+
+/// The CollaSets that Kuperator held back, see [`held_back`]: the generation of each, by name.
+pub type HeldBackSets = BTreeMap<String, i64>;
 
 /// A member of a CollaSet: the name of the set, and the instance ID.
 pub type MemberKey = (String, i64);

@@ -9,12 +9,16 @@
 //! | `pod_context` | the scheduler, PodDisruptionBudgets, the API server's answer to a dry run |
 //! | `deletion_path` | whether a deletion goes through the lifecycle |
 //! | `owner` | what the Pod's controller does to the Pod |
-//! | `decorations` | the PodDecorations that the Pod has or should have |
+//! | `decorations`, `decoration_stays`, `decoration_waits` | the PodDecorations that the Pod has or should have |
 //! | `summary` | the answer in one sentence, and what happens next |
 //! | `budget` | the gauges of rule objects, the tightest first |
 //! | `wait_notices` | which waits cause an Event |
 
 pub(crate) mod budget;
+mod decoration_stays;
+#[cfg(test)]
+mod decoration_tests;
+mod decoration_waits;
 mod decorations;
 pub(crate) mod deletion_path;
 pub mod facts;

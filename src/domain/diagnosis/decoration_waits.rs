@@ -1,7 +1,7 @@
 //! What a change of the decorations of a Pod waits for.
 
-use super::super::facts::OperationFacts;
-use super::super::{ObservedPod, owner};
+use super::facts::OperationFacts;
+use super::{ObservedPod, owner};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::poddecoration::PodDecoration;

@@ -3,9 +3,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::diagnose;
-use super::super::tests::pod_of_set;
+use super::diagnose;
+use super::facts::{DecorationFacts, DecorationVerdict};
+use super::tests::pod_of_set;
 use super::*;
+use crate::api::poddecoration::PodDecoration;
 
 /// A PodDecoration that selects all Pods. Its updated revision is `log-2`.
 fn decoration(patch: Value) -> PodDecoration {

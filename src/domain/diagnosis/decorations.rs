@@ -2,18 +2,13 @@
 //!
 //! | File | Content |
 //! |---|---|
-//! | `stays` | why a Pod stays as it is |
-//! | `waits` | what the update of a Pod waits for |
-
-mod stays;
-#[cfg(test)]
-mod tests;
-mod waits;
+//! | `decoration_stays` | why a Pod stays as it is |
+//! | `decoration_waits` | what the update of a Pod waits for |
 
 use std::collections::BTreeMap;
 
 use super::facts::{DecorationFacts, DecorationVerdict, OperationFacts};
-use super::{ObservedPod, PodController};
+use super::{ObservedPod, PodController, decoration_stays, decoration_waits};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::poddecoration::PodDecoration;
@@ -45,7 +40,7 @@ pub fn decoration_facts(
         return on_pod.map(unknown).collect();
     };
     let mut facts = judge_decorations(set, &observed.pod, objects);
-    let leaving = stays::leaving_reason(observed, set, operations);
+    let leaving = decoration_stays::leaving_reason(observed, set, operations);
     for facts in &mut facts {
         let differs = [DecorationVerdict::Waits, DecorationVerdict::MayStay];
         if !differs.contains(&facts.verdict) {
@@ -56,7 +51,8 @@ pub fn decoration_facts(
             facts.wanted_revision.clone_from(&facts.revision);
             facts.reason = Some(leaving.clone());
         } else if facts.verdict == DecorationVerdict::Waits {
-            let wait = waits::wait_reason(observed, set, operations, objects, &facts.name);
+            let wait =
+                decoration_waits::wait_reason(observed, set, operations, objects, &facts.name);
             // The reason so far says why the revision is wanted.
             facts.reason = Some(match facts.reason.take() {
                 Some(reason) => format!("{reason}; {wait}"),
@@ -171,7 +167,7 @@ impl Case<'_> {
         {
             return Some(self.facts(name, DecorationVerdict::Stays, held, hold.clone()));
         }
-        if let Some((verdict, reason)) = stays::held_back(&stored, self.set, self.pod) {
+        if let Some((verdict, reason)) = decoration_stays::held_back(&stored, self.set, self.pod) {
             let is_behind = match is_selected {
                 true => held != updated,
                 false => held.is_some(),
@@ -216,7 +212,8 @@ impl Case<'_> {
         };
         match (stored.partition, wanted == held) {
             (Some(partition), true) => {
-                let (verdict, reason) = stays::partition_reason(object, stored, partition);
+                let (verdict, reason) =
+                    decoration_stays::partition_reason(object, stored, partition);
                 self.facts(name, verdict, held, reason)
             }
             (Some(_), false) if wanted != updated => DecorationFacts {
@@ -227,7 +224,7 @@ impl Case<'_> {
                 ..wait
             },
             (None, true) => {
-                let reason = stays::selector_reason(updated);
+                let reason = decoration_stays::selector_reason(updated);
                 self.facts(name, DecorationVerdict::Stays, held, reason)
             }
             _ => wait,

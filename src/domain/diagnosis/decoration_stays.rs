@@ -1,7 +1,7 @@
 //! Why a Pod stays as it is although a PodDecoration has another revision.
 
-use super::super::ObservedPod;
-use super::super::facts::{DecorationVerdict, OperationFacts};
+use super::ObservedPod;
+use super::facts::{DecorationVerdict, OperationFacts};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::poddecoration::PodDecoration;
