@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::world::World;
+use super::world::{World, WriteKind};
 use crate::api::keys;
 use crate::domain::collaset::composition::composition_name_of;
+use crate::domain::collaset::pool;
 use crate::domain::decoration::labels::{decorations_of, is_decoration};
 use crate::domain::pod::Pod;
 
@@ -525,4 +526,36 @@ fn pod_whose_decorations_admission_changed_is_not_recreated() {
     world.refused.altered.clear();
     world.settle();
     assert_ne!(uids(&world), before);
+}
+
+#[test]
+fn update_for_decorations_does_not_change_scope_of_rollout() {
+    let rolling = json!({ "byPartition": { "partition": 1 } });
+    let mut world = World::on_plane(2, json!({ "updateStrategy": { "rollingUpdate": rolling } }));
+    world.run_rounds(30);
+    // The change of the template needs a deletion, which is refused; the decoration is possible in place.
+    world.edit(in_place());
+    let cpu =
+        json!({ "name": "app", "image": "app:1", "resources": { "requests": { "cpu": "1" } } });
+    world.edit(json!({ "template": { "spec": { "containers": [cpu] } } }));
+    world.faults.refused.insert(WriteKind::PodDeletion);
+    world.run_rounds(20);
+    world.decorate("mesh", json!({ "selector": {} }));
+    world.run_rounds(10);
+    let revisions = |world: &World| -> Vec<_> {
+        let entries = &world.pool.as_ref().unwrap().contexts;
+        entries
+            .iter()
+            .map(|entry| entry.data[pool::REVISION].clone())
+            .collect()
+    };
+    let chosen = revisions(&world);
+    for _ in 0..10 {
+        world.run_rounds(1);
+        world.wait(70);
+        assert_eq!(revisions(&world), chosen);
+    }
+    world.faults = Default::default();
+    world.run_rounds(60);
+    assert!(is_ready(&world), "{:#?}", world.set.status);
 }

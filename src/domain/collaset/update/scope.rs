@@ -114,11 +114,19 @@ fn unfinished_resize_ids(facts: &SetFacts) -> impl Iterator<Item = i64> {
     unfinished.map(|(id, _)| *id)
 }
 
+/// Whether an update of the Pod of an ID may be for decorations alone: the rollout had not chosen the ID. Such an update
+/// must not bring the Pod into the scope of the rollout in place of another Pod.
+fn is_decorated_only(facts: &SetFacts, draft: &Draft, id: i64) -> bool {
+    let recorded = draft.ids.get(&id).and_then(|data| data.get(pool::REVISION));
+    !facts.observed.decorations.is_empty() && recorded != Some(&facts.history.updated.name)
+}
+
 /// Sort key of IDs; IDs that are updated first come first.
 pub fn update_order(facts: &SetFacts, draft: &Draft, id: i64) -> impl Ord + use<> {
     let pod = facts.members.get(&id);
     let updated = is_id_updated(facts, draft, id);
-    let underway = pod.is_some_and(|p| SetOperation::Update.is_in_progress(p));
+    let underway = pod.is_some_and(|p| SetOperation::Update.is_in_progress(p))
+        && !is_decorated_only(facts, draft, id);
     let replaced = pod.is_some_and(|p| p.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some());
     let ready_since = pod
         .into_iter()

@@ -333,7 +333,7 @@ fn judge_begun_updates(world: &World, plan: &SetPlan, status: &CollaSetStatus) -
                 && (opens(pod) || label_after_plan(plan, pod, &undo).is_none());
             let is_replaced = pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
                 && (pod.label(keys::TO_REPLACE).is_some() || pod.label(keys::TO_DELETE).is_none());
-            let goes = is_updated || is_replaced;
+            let goes = (is_updated || is_replaced) && !keeps_revision(pod);
             is_old(pod) && !goes && !is_taken_back(world, status, pod)
         };
         let before = counted.iter().copied().filter(is_staying);
