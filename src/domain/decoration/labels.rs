@@ -1,6 +1,7 @@
 //! The labels by which decorations select members, and the marks that record the decorations of a Pod.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use serde_json::{Value, json};
 
@@ -23,7 +24,8 @@ pub fn decorations_of(pod: &Pod) -> DecorationRevisions {
 
 /// The decorations that labels record.
 pub fn recorded_in(labels: &BTreeMap<String, String>) -> DecorationRevisions {
-    let marks = labels.range(keys::DECORATION_PREFIX.to_owned()..);
+    let from = (Bound::Included(keys::DECORATION_PREFIX), Bound::Unbounded);
+    let marks = labels.range::<str, _>(from);
     let marks = marks.map_while(|(key, revision)| {
         let name = key.strip_prefix(keys::DECORATION_PREFIX)?;
         Some((name.to_owned(), revision.clone()))

@@ -30,10 +30,15 @@ pub fn decorated(size: usize, count: usize) -> ObservedSet {
         }
     }
     observed.decorations = decorations.into_iter().map(Arc::new).collect();
-    let status = plan_set(&observed).status;
-    edit(&mut observed, |set| set.status = status);
+    let first = plan_set(&observed);
+    if let (Some(contexts), Some(pool)) = (first.pool, &mut observed.pool) {
+        Arc::make_mut(pool).contexts = contexts;
+    }
+    if let Some(status) = first.status {
+        edit(&mut observed, |set| set.status = Some(status));
+    }
     let plan = plan_set(&observed);
-    assert!(plan.is_empty(), "not settled: {} Pods", plan.pods.len());
+    assert!(plan.is_empty(), "not settled: {plan:#?}");
     observed
 }
 

@@ -8,7 +8,7 @@ use super::SetFacts;
 use crate::api::keys;
 use crate::api::reserved_labels::is_selected;
 use crate::api::resourcecontext::data::{self, origin_of};
-use crate::domain::collaset::composition::{self, Composition, composition_name_of};
+use crate::domain::collaset::composition::{self, Composition, composition_name};
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::revision::data::template_labels;
 use crate::domain::decoration::apply::ApplyFailure;
@@ -19,9 +19,10 @@ use crate::domain::decoration::labels::{
 use crate::domain::decoration::{Decoration, DecorationRevision, DecorationRevisions, Reach};
 use crate::domain::pod::Pod;
 
-/// In a set of more members, the pool records only decorations whose rollout is partial. The record of one decoration takes
-/// about 100 bytes for each member, and the pool is one object of limited size.
-const MAX_RECORDED_MEMBERS: usize = 1_000;
+/// If the members of the set times the PodDecorations of the namespace are more, the pool records only decorations whose
+/// rollout is partial. The record of one decoration takes about 100 bytes for each member, and the pool is one object of
+/// limited size.
+const MAX_RECORDS: usize = 1_000;
 
 /// A composition, or why a decoration can't be applied to the template.
 pub type ComposedOrFailure = Result<Rc<Composition>, ApplyFailure>;
@@ -29,11 +30,18 @@ pub type ComposedOrFailure = Result<Rc<Composition>, ApplyFailure>;
 impl SetFacts<'_> {
     /// What the Pod is made of. `None` if a part is not stored any more.
     pub fn composition_of(&self, pod: &Pod) -> Option<Rc<Composition>> {
-        self.find_composition(&composition_name_of(pod)?)
+        let revision = pod.label(keys::REVISION)?;
+        match decorations_of(pod) {
+            none if none.is_empty() => self.find_composition(revision),
+            decorations => self.find_composition(&composition_name(revision, &decorations)),
+        }
     }
 
     /// Finds a composition by its name. `None` if a part is not stored any more, or can't be applied.
     pub fn find_composition(&self, name: &str) -> Option<Rc<Composition>> {
+        if let Some(known) = self.compositions.borrow().get(name) {
+            return known.clone().ok();
+        }
         let (template, decorations) = composition::split_name(name);
         let template = self.history.find_revision(template)?;
         let stored = self.stored_decorations();
@@ -50,13 +58,18 @@ impl SetFacts<'_> {
         template: &Arc<Revision>,
         decorations: &DecorationRevisions,
     ) -> ComposedOrFailure {
+        if let Some(known) = self.compositions.borrow().get(&template.name)
+            && decorations.is_empty()
+        {
+            return known.clone();
+        }
         let stored = self.stored_decorations();
         // A PodDecoration that can't be used leaves its revision on the Pod, even if that is not stored any more.
         let mut decorations = decorations.clone();
         decorations.retain(|_, name| stored.contains_key(name));
         let revisions = decorations.values().filter_map(|name| stored.get(name));
         let revisions: Vec<&DecorationRevision> = revisions.map(|r| &**r).collect();
-        let name = composition::composition_name(&template.name, &decorations);
+        let name = composition_name(&template.name, &decorations);
         self.compose_revisions(name, template, &revisions)
     }
 
@@ -256,7 +269,8 @@ impl SetFacts<'_> {
         entry: Option<&BTreeMap<String, String>>,
     ) -> DecorationRevisions {
         let former = recorded_decorations(entry);
-        let is_large = self.members.len().max(self.strategy.replicas) > MAX_RECORDED_MEMBERS;
+        let members = self.members.len().max(self.strategy.replicas);
+        let is_large = members * self.observed.decorations.len() > MAX_RECORDS;
         let is_recorded = |name: &String| match self.find_decoration(name) {
             Some(decoration) if decoration.hold.is_some() => former.contains_key(name),
             Some(decoration) => !is_large || decoration.reach != Reach::All,

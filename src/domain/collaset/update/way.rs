@@ -2,13 +2,14 @@
 
 use std::rc::Rc;
 
-use super::super::composition::composition_name_of;
 use super::super::pvcs;
 use super::super::revision::data;
 use super::super::revision::inplace::InPlaceChange;
 use super::super::revision::progress::{self, UpdateProgress};
 use super::super::set_facts::{SetFacts, Target};
 use super::super::strategy::UpdatePolicy;
+use crate::api::keys;
+use crate::domain::decoration::labels::decorations_of;
 use crate::domain::pod::Pod;
 
 /// Returns how the Pod gets from its composition to its target.
@@ -73,5 +74,9 @@ pub fn have_pvcs_changed(facts: &SetFacts, id: i64, pod: &Pod) -> bool {
 
 /// Whether the labels of a Pod name everything that its target is made of. Its resources may differ.
 fn has_labels_of_target(pod: &Pod, target: &Target) -> bool {
-    composition_name_of(pod).as_deref() == Some(target.name())
+    let goal = target.goal.as_ref().ok();
+    goal.is_some_and(|goal| {
+        pod.label(keys::REVISION) == Some(&goal.template.name)
+            && goal.decorations == decorations_of(pod)
+    })
 }
