@@ -72,8 +72,7 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
         let (name, reason) = (&decoration.name, decoration.hold.as_deref());
         let reason = reason.unwrap_or_default();
         let message = format!("instance ID {id} waits for PodDecoration {name}: {reason}");
-        let is_known = |(_, known): &(&str, String)| split_id(known) == split_id(&message);
-        if !draft.refused.iter().any(is_known) {
+        if !is_reported(draft, &message) {
             draft.refused.push(("ScaleOutFailed", message));
         }
         return;
@@ -81,9 +80,7 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
     let composition = match compose_instance(facts, draft, id, &revision) {
         Ok(composition) => composition,
         Err(message) => {
-            // Most instances fail for the same reason, which is reported once.
-            let is_known = |(_, known): &(&str, String)| split_id(known) == split_id(&message);
-            if !draft.refused.iter().any(is_known) {
+            if !is_reported(draft, &message) {
                 draft.report_refusal("ScaleOutFailed", message);
             }
             return;
@@ -125,10 +122,15 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
     }
 }
 
-/// The part of a message about an instance that follows the instance ID.
-fn split_id(message: &str) -> Option<&str> {
-    let (_, rest) = message.strip_prefix("instance ID ")?.split_once(' ')?;
-    Some(rest)
+/// Whether the same reason was reported for another instance. Most instances fail for the same reason, and one message
+/// is enough.
+fn is_reported(draft: &Draft, message: &str) -> bool {
+    fn reason(message: &str) -> Option<&str> {
+        let (_, rest) = message.strip_prefix("instance ID ")?.split_once(' ')?;
+        Some(rest)
+    }
+    let mut reported = draft.refused.iter();
+    reported.any(|(_, known)| reason(known) == reason(message))
 }
 
 /// Applies to a revision of the template the decorations of the next Pod of an instance. Returns an error if a

@@ -88,6 +88,16 @@ pub fn decorated_labels(
     labels
 }
 
+/// The labels that a set gives the Pod of an instance, as far as decorations can select by them.
+pub fn own_labels(id: i64, template_revision: &str) -> [(String, String); 3] {
+    [
+        (keys::CONTROL, keys::CONTROL_VALUE.to_owned()),
+        (keys::INSTANCE_ID, id.to_string()),
+        (keys::REVISION, template_revision.to_owned()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+}
+
 /// The labels by which decorations select a member: the labels that its Pod has once it is up to date, without labels
 /// of decorations.
 ///

@@ -14,7 +14,7 @@ use crate::domain::collaset::revision::data::template_labels;
 use crate::domain::decoration::apply::ApplyFailure;
 use crate::domain::decoration::effective::{Member, effective_revisions};
 use crate::domain::decoration::labels::{
-    decorated_labels, decorations_of, from_json, selection_labels,
+    decorated_labels, decorations_of, from_json, own_labels, selection_labels,
 };
 use crate::domain::decoration::{Decoration, DecorationRevision, DecorationRevisions, Reach};
 use crate::domain::pod::Pod;
@@ -200,16 +200,10 @@ impl SetFacts<'_> {
         pod: Option<&Pod>,
         template: &Revision,
     ) -> BTreeMap<String, String> {
-        let own = [
-            (keys::CONTROL, keys::CONTROL_VALUE.to_owned()),
-            (keys::INSTANCE_ID, id.to_string()),
-            (keys::REVISION, template.name.clone()),
-        ];
-        let own = own.map(|(key, value)| (key.to_owned(), value));
         let made_of = pod.map(|pod| self.present_labels(pod));
         selection_labels(
             &template_labels(&template.data),
-            own,
+            own_labels(id, &template.name),
             pod.zip(made_of.as_ref()),
         )
     }

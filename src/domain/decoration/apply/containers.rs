@@ -66,27 +66,13 @@ pub(super) fn change_containers(
     Ok(())
 }
 
-/// The policy of a patch. Without a policy it is ByName for a patch with a name, as the API documents, and otherwise
-/// All.
-pub(in crate::domain::decoration) fn effective_target(
-    patch: &PrimaryContainerPatch,
-) -> TargetPolicy {
-    let has_name = patch.name.as_ref().is_some_and(|name| !name.is_empty());
-    match &patch.target_policy {
-        Some(TargetPolicy::Other(text)) if !text.is_empty() => TargetPolicy::Other(text.clone()),
-        None | Some(TargetPolicy::Other(_)) if has_name => TargetPolicy::ByName,
-        None | Some(TargetPolicy::Other(_)) => TargetPolicy::All,
-        Some(policy) => policy.clone(),
-    }
-}
-
 /// Names of the containers that a patch changes. ByName also reaches the sidecars of decorations before it.
 fn targets_of<'a>(
     patch: &'a PrimaryContainerPatch,
     primary: &'a [String],
 ) -> Result<Vec<&'a str>, String> {
     let mut all = primary.iter().map(String::as_str);
-    Ok(match effective_target(patch) {
+    Ok(match patch.effective_target_policy() {
         TargetPolicy::All => all.collect(),
         TargetPolicy::First => all.take(1).collect(),
         TargetPolicy::Last => all.next_back().into_iter().collect(),

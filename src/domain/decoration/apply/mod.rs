@@ -19,8 +19,6 @@ mod tests;
 
 use serde_json::Value;
 
-pub(super) use containers::effective_target;
-
 use super::DecorationRevision;
 
 /// Why a decoration can't be applied to a template.

@@ -11,16 +11,6 @@ use crate::domain::decoration::observed::SetOfNamespace;
 use crate::domain::decoration::{Decoration, DecorationRevision, labels};
 use crate::domain::pod::Pod;
 
-/// The labels that a set gives the Pod of an instance, as far as decorations can select by them.
-pub fn own_labels(id: i64, template_revision: &str) -> [(String, String); 3] {
-    [
-        (keys::CONTROL, keys::CONTROL_VALUE.to_owned()),
-        (keys::INSTANCE_ID, id.to_string()),
-        (keys::REVISION, template_revision.to_owned()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-}
-
 /// The labels of the template revisions of a set, and the decorations of its namespace.
 pub struct SetTemplates<'a> {
     /// Name of the updated template revision.
@@ -62,7 +52,7 @@ impl<'a> SetTemplates<'a> {
         let template = self.by_name.get(next).unwrap_or(&self.present);
         let made_of = pod.map(|pod| (&**pod, self.labels_made_of(pod)));
         let made_of = made_of.as_ref().map(|(pod, made_of)| (*pod, made_of));
-        labels::selection_labels(template, own_labels(id, next), made_of)
+        labels::selection_labels(template, labels::own_labels(id, next), made_of)
     }
 
     /// The labels of all that a Pod consists of at present. If its template revision is not stored any more, the labels

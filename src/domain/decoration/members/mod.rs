@@ -4,7 +4,6 @@ mod instances;
 mod member_labels;
 
 pub use instances::Instance;
-pub use member_labels::own_labels;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

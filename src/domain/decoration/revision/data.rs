@@ -8,7 +8,6 @@ use crate::api::poddecoration::{PrimaryContainerPatch, TargetPolicy};
 use crate::domain::collaset::core_v1::{Kind, normal_form};
 use crate::domain::collaset::observed::Revision;
 use crate::domain::decoration::DecorationRevision;
-use crate::domain::decoration::apply::effective_target;
 
 const PATCH: &str = "$patch";
 
@@ -145,7 +144,7 @@ fn containers_with_policy(containers: &Value) -> Value {
 /// A name has an effect with ByName only.
 fn normal_primary_container(patch: &mut Map<String, Value>) {
     let policy = PrimaryContainerPatch::deserialize(&Value::Object(patch.clone()))
-        .map(|patch| effective_target(&patch));
+        .map(|patch| patch.effective_target_policy());
     if let Ok(policy) = policy {
         patch.insert("targetPolicy".to_owned(), policy.as_str().into());
         if policy != TargetPolicy::ByName {
