@@ -43,7 +43,7 @@ pub struct SetFacts<'a> {
     /// The stored revisions of decorations. Collected on first use.
     stored_decorations: OnceCell<StoredDecorations>,
     /// The changes in place that were needed so far, by the names of both compositions. The comparison is slow.
-    in_place_changes: RefCell<BTreeMap<(String, String), Rc<InPlaceChange>>>,
+    in_place_changes: RefCell<BTreeMap<String, BTreeMap<String, Rc<InPlaceChange>>>>,
     /// The targets of the members. [`super::update`] computes them once for each plan.
     pub targets: OnceCell<Targets>,
     /// Compositions whose resources a Pod has, by the name of the Pod. Computed once, because many steps read it.

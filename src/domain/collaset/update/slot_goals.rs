@@ -25,7 +25,8 @@ impl SlotGoals {
     pub fn from_targets(facts: &SetFacts, draft: &Draft, counted: &[i64]) -> SlotGoals {
         let behind = targets::targets(facts, draft).values();
         let behind = behind.filter(|target| target.is_behind);
-        let mut goals: BTreeSet<String> = behind.map(|target| target.name().to_owned()).collect();
+        let names: BTreeSet<&str> = behind.map(|target| target.name()).collect();
+        let mut goals: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
         if goals.is_empty() || facts.observed.decorations.is_empty() {
             goals.insert(facts.history.updated.name.clone());
         }
@@ -47,7 +48,10 @@ impl SlotGoals {
         };
         let is_of = |pod: &Pod, goal: &String| {
             let is_updated = || *goal != facts.history.updated.name || facts.is_updated(pod);
-            composition_name_of(pod).as_ref() == Some(goal) && is_updated()
+            let revision = pod.label(keys::REVISION);
+            revision.is_some_and(|revision| goal.starts_with(revision))
+                && composition_name_of(pod).as_ref() == Some(goal)
+                && is_updated()
         };
         self.goals.iter().all(|goal| {
             let mut pods = facts.observed.pods.iter();
