@@ -70,7 +70,7 @@ mod tests {
     const MOST: f64 = 1.3;
     /// Limit of allocations for each Pod. Work that is equal for many Pods, such as the change from one
     /// revision to another, is done once.
-    const EACH: f64 = 160.0;
+    const EACH: f64 = 150.0;
 
     #[test]
     fn plan_of_many_pods_allocates_no_more_per_pod() {

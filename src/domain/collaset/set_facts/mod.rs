@@ -3,6 +3,7 @@
 mod decorations;
 mod finished_pods;
 mod instance_ids;
+mod known_changes;
 mod leaving_pods;
 mod pvc_lookup;
 mod revisions;
@@ -17,8 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use self::known_changes::KnownChanges;
 use super::composition::{Composition, StoredDecorations};
 use super::observed::{ObservedSet, Pvc, pool_name, set_name};
+use super::plan::DryRunChange;
 use super::pvcs::hash::TemplateHashes;
 use super::revision::history::RevisionHistory;
 use super::revision::inplace::InPlaceChange;
@@ -42,8 +45,10 @@ pub struct SetFacts<'a> {
     compositions: RefCell<BTreeMap<String, ComposedOrFailure>>,
     /// The stored revisions of decorations. Collected on first use.
     stored_decorations: OnceCell<StoredDecorations>,
-    /// The changes in place that were needed so far, by the names of both compositions. The comparison is slow.
-    in_place_changes: RefCell<BTreeMap<String, BTreeMap<String, Rc<InPlaceChange>>>>,
+    /// The changes in place between compositions. The comparison is slow.
+    in_place_changes: KnownChanges<Rc<InPlaceChange>>,
+    /// The dry runs before updates in place between compositions.
+    pub dry_run_changes: KnownChanges<Option<Arc<DryRunChange>>>,
     /// The targets of the members. [`super::update`] computes them once for each plan.
     pub targets: OnceCell<Targets>,
     /// Compositions whose resources a Pod has, by the name of the Pod. Computed once, because many steps read it.
@@ -102,7 +107,8 @@ impl<'a> SetFacts<'a> {
             selector,
             compositions: RefCell::default(),
             stored_decorations: OnceCell::new(),
-            in_place_changes: RefCell::default(),
+            in_place_changes: KnownChanges::default(),
+            dry_run_changes: KnownChanges::default(),
             targets: OnceCell::new(),
             resized: BTreeMap::new(),
             template_hashes: TemplateHashes::from_revisions(history.readable_revisions()),

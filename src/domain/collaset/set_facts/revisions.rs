@@ -56,18 +56,14 @@ impl SetFacts<'_> {
 
     /// Returns the change in place that turns a Pod of one composition into a Pod of another.
     pub fn in_place_change(&self, from: &Composition, to: &Composition) -> Rc<InPlaceChange> {
-        let mut known = self.in_place_changes.borrow_mut();
-        let change = known
-            .get(from.name())
-            .and_then(|known| known.get(to.name()));
-        if let Some(change) = change {
-            return Rc::clone(change); // without an allocation, because this is called for each Pod
-        }
-        let change = inplace::in_place_change(&from.composed.data, &to.composed.data);
-        let change = Rc::new(change);
-        let known = known.entry(from.name().to_owned()).or_default();
-        known.insert(to.name().to_owned(), Rc::clone(&change));
-        change
+        let compute = || {
+            Rc::new(inplace::in_place_change(
+                &from.composed.data,
+                &to.composed.data,
+            ))
+        };
+        self.in_place_changes
+            .get_or_compute(from.name(), to.name(), compute)
     }
 
     /// Whether a Pod is of the updated revision, and its resources are, too.

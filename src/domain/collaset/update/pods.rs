@@ -218,7 +218,16 @@ fn begin_update(
     (patch.deletes, patch.dry_run_only) = (deletes, dry_run_only);
     let refused = &facts.observed.refused;
     if !deletes && refused.needs_dry_run(pod, target.name()) {
-        draft.pod_patch(pod).dry_run_change = dry_run_change(target, &change);
+        draft.pod_patch(pod).dry_run_change = match facts.composition_of(pod) {
+            Some(from) if !facts.is_resized(pod) => {
+                facts
+                    .dry_run_changes
+                    .get_or_compute(from.name(), target.name(), || {
+                        dry_run_change(target, &change)
+                    })
+            }
+            _ => dry_run_change(target, &change),
+        };
     }
 }
 
