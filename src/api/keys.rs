@@ -122,6 +122,15 @@ pub const AWAITS_RESTART: &str = "operating.kusionstack.io/awaits-restart";
 /// Ready, because a user wrote [`SERVICE_AVAILABLE`]. Written by the webhook, read by CollaSet and removed
 /// with the pair.
 pub const REPLACES: &str = "operating.kusionstack.io/replaces";
+/// Annotation on a Pod that was created to replace another Pod: UID of that Pod. It stays when the pair ends. Written
+/// by CollaSet, read by OperationJob.
+pub const REPLACED_UID: &str = "collaset.kusionstack.io/replaces";
+/// Annotation on a Pod: JSON `{"job":"<UID>","progress":"Succeeded|Failed","message":"…"}`, the result of the action of
+/// another program. Written by this program, read and removed by OperationJob.
+pub const ACTION_RESULT: &str = "operationjob.kusionstack.io/result";
+/// Annotation on an OperationJob with the action Restart: `auto`, `ContainerRecreateRequest` or `ImageReference`.
+/// Written by users.
+pub const RESTART_BY: &str = "operationjob.kusionstack.io/restart-by";
 /// Annotation on a Pod: the value of its label [`TO_DELETE`] if its CollaSet wrote the label. The CollaSet
 /// removes only a label that it wrote itself. Written, read and removed by CollaSet.
 pub const SENT_AWAY: &str = "operating.kusionstack.io/sent-away";
@@ -158,9 +167,11 @@ pub const PROTECTION_FINALIZER_PREFIX: &str = "prot.podopslifecycle.kusionstack.
 pub const PRE_RECLAIM_FINALIZER: &str = "apps.kusionstack.io/pre-reclaim";
 /// Finalizer on PodTransitionRule, PodDecoration and OperationJob in Kuperator's format. Operating removes it from a
 /// PodTransitionRule. It is added to a PodDecoration before the first Pod is decorated, and removed from a
-/// PodDecoration that is being deleted once no Pod of a CollaSet has the decoration.
+/// PodDecoration that is being deleted once no Pod of a CollaSet has the decoration. It is added to an OperationJob
+/// before the first target is changed, and removed once all targets are finished and released.
 pub const PROTECTED_FINALIZER: &str = "finalizer.operating.kusionstack.io/protected";
-/// Finalizer on objects of Kuperator's OperationJobs. Operating does not add it; `operating uninstall` removes it.
+/// Finalizer that Kuperator's OperationJobs put on Pods. Operating does not add it. An OperationJob removes it from its
+/// targets, and `operating uninstall` removes it from all Pods.
 pub const REPLACE_PROTECTED_FINALIZER: &str =
     "finalizer.operationjob.kusionstack.io/replace-protected";
 

@@ -236,7 +236,7 @@ mod tests {
 
         let job: OperationJob =
             read(json!({ "metadata": {}, "spec": { "action": "Paint", "targets": [{}] } }));
-        assert_eq!(job.spec.action, Some(Action::Other("Paint".into())));
+        assert_eq!(job.spec.action, Some(Action("Paint".into())));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::labels::{dns_name_problem, value_problem};
 use super::{lenient, schema};
 
 /// The operation and its target Pods.
@@ -37,12 +38,13 @@ pub struct OperationJobSpec {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub targets: Vec<Target>,
-    /// Number of targets, counted from the first, that are operated on; all when absent. It may be raised,
-    /// never lowered.
+    /// Number of targets that are operated on; all when absent. Targets that have begun count first, then the others
+    /// in their order. It may be raised, never lowered.
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<i32>,
-    /// Seconds to wait after a Pod may be operated.
+    /// Seconds to wait before a target is operated on: after the lifecycle allows it, or for Replace after the target
+    /// has begun.
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation_delay_seconds: Option<i32>,
@@ -61,13 +63,56 @@ pub struct OperationJobSpec {
 
 lenient::absent_is_default!(OperationJobSpec);
 
-lenient::string_enum! {
-    /// Operation on each target.
-    pub enum Action {
-        /// Restarts the containers.
-        Restart,
-        /// Replaces the Pod with a new Pod.
-        Replace,
+/// Operation on each target: `Replace`, `Restart`, or the action of another program as `<domain>/<name>`. Any text can be
+/// stored in an object of an older version, so any text is read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Action(pub String);
+
+impl Action {
+    /// Replaces the Pod with a new Pod.
+    pub const REPLACE: &'static str = "Replace";
+    /// Restarts the containers.
+    pub const RESTART: &'static str = "Restart";
+
+    /// The domain and the name of an action that another program carries out. The name is at most 63 characters long,
+    /// because it is the value of a label.
+    pub fn third_party(&self) -> Option<(&str, &str)> {
+        let (domain, name) = self.0.split_once('/')?;
+        let is_valid =
+            dns_name_problem(domain).is_none() && value_problem(name).is_none() && !name.is_empty();
+        is_valid.then_some((domain, name))
+    }
+
+    /// Whether an action of this text can be carried out.
+    pub fn is_known(&self) -> bool {
+        [Self::REPLACE, Self::RESTART].contains(&&*self.0) || self.third_party().is_some()
+    }
+}
+
+impl std::fmt::Display for Action {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl JsonSchema for Action {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Action".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let domain = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?";
+        let name = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?";
+        schemars::json_schema!({
+            "type": "string",
+            "maxLength": 317, // a domain of 253 characters, a slash, and a name of 63
+            "pattern": format!("^(Replace|Restart|{domain}/{name})$"),
+        })
     }
 }
 
@@ -156,7 +201,7 @@ pub struct TargetDetail {
     #[schemars(schema_with = "schema::text")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// Time at which the operation began.
+    /// Time at which the target was selected; its deadline counts from here.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
@@ -201,7 +246,7 @@ fn spec_rules() -> serde_json::Value {
         schema::forgiving_rules(&[
             (
                 "has({}.action) && {}.action != ''",
-                "action is required: set it to Replace",
+                "action is required: set it to Replace, Restart, or <domain>/<name> for the action of another program",
             ),
             (
                 "has({}.targets) && size({}.targets) > 0",
@@ -218,8 +263,8 @@ fn spec_rules() -> serde_json::Value {
                 "targets is immutable: create another OperationJob for other Pods",
             ),
             (
-                "!has(self.partition) || !has(oldSelf.partition) || self.partition >= oldSelf.partition",
-                "partition may not decrease: Pods beyond it may have been operated already",
+                "!has(self.partition) || (has(oldSelf.partition) && self.partition >= oldSelf.partition)",
+                "partition may not decrease, and absent means all: Pods beyond it may have been operated already",
             ),
         ]),
     ])

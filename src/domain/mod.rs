@@ -12,6 +12,7 @@ pub mod inplace;
 pub(crate) mod interner;
 pub mod lifecycle;
 pub(crate) mod messages;
+pub mod operationjob;
 pub(crate) mod ownership;
 pub(crate) mod pending_disruption;
 pub mod pod;

@@ -139,6 +139,8 @@ pub(super) fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::CONTROLLER_WOKEN
                 | keys::RESIZING
                 | keys::STABLE_REVISION
+                | keys::REPLACED_UID
+                | keys::ACTION_RESULT
         )
     });
     Ok(annotations)

@@ -1,0 +1,7 @@
+//! OperationJobs: one operation on a list of Pods (contract 1.5 and 8). Decides without I/O.
+//!
+//! | File | Purpose |
+//! |---|---|
+//! | `names` | names in the status |
+
+pub mod names;
