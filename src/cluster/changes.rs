@@ -21,6 +21,9 @@ pub enum Change {
     Workload(String),
     /// A CollaSet changed, or an object that it controls: namespace and name of the CollaSet.
     CollaSet(String, String),
+    /// The watch shows a CollaSet, or an object that it controls, as this replica wrote it itself: the namespace. The
+    /// controller of CollaSets knows its own writes from their responses, all other readers do not.
+    CollaSetWritten(String),
     /// A PodDecoration changed, or a revision that it controls: namespace and name of the PodDecoration.
     PodDecoration(String, String),
     /// A webhook configuration of the server changed.

@@ -89,6 +89,7 @@ fn enqueue_change(context: &ControllerContext, queues: &Queues, change: Change) 
             enqueue_decorations(context, queues, &namespace);
             queues.collasets.add((namespace, name));
         }
+        Change::CollaSetWritten(namespace) => enqueue_decorations(context, queues, &namespace),
         Change::PodDecoration(namespace, name) => queues.decorations.add((namespace, name)),
         Change::Registration => enqueue_all_rules(index, queues),
         Change::Namespace(namespace) => {
@@ -105,7 +106,10 @@ fn mark_wait_queue_changed(wait_queue: &WaitQueue, change: &Change) {
         | Change::Rule(namespace, _)
         | Change::Namespace(namespace)
         | Change::Workload(namespace) => wait_queue.mark_changed(namespace),
-        Change::CollaSet(..) | Change::PodDecoration(..) | Change::Registration => {}
+        Change::CollaSet(..)
+        | Change::CollaSetWritten(_)
+        | Change::PodDecoration(..)
+        | Change::Registration => {}
     }
 }
 
@@ -203,6 +207,9 @@ mod tests {
         let change = Change::CollaSet("n".into(), "web".into());
         enqueue_change(&context, &queues, change);
         assert_eq!(depths(&queues), (2, 1));
+        let change = Change::CollaSetWritten("m".into());
+        enqueue_change(&context, &queues, change);
+        assert_eq!(depths(&queues), (3, 1), "the set knows its own write");
     }
 
     #[tokio::test]

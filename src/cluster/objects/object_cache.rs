@@ -151,6 +151,14 @@ impl<T> ObjectCache<T> {
         state.put_object(key, object)
     }
 
+    /// Whether the cache contains this version of the object.
+    pub fn has_version(&self, key: &ObjectKey) -> bool {
+        let state = self.state.read();
+        let namespace_cache = state.namespaces.get(&key.namespace);
+        let known = namespace_cache.and_then(|cache| cache.names.get(&key.name));
+        known.is_some_and(|(known, _)| known.uid == key.uid && known.version == key.version)
+    }
+
     /// Removes an object whose deletion the watch has delivered. Returns false if the watch or a list had removed it
     /// before.
     pub fn delete(&self, key: &ObjectKey) -> bool {

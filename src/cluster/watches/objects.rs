@@ -58,6 +58,15 @@ impl<W: CachedKind> CacheSink<W> {
     }
 }
 
+/// What listeners must know of a write of this replica that the cache already contains. Its writer knows it.
+fn own_write_changes(affected: Vec<Change>) -> HashSet<Change> {
+    let changes = affected.into_iter().filter_map(|change| match change {
+        Change::CollaSet(namespace, _) => Some(Change::CollaSetWritten(namespace)),
+        _ => None,
+    });
+    changes.collect()
+}
+
 impl<W: CachedKind> WatchSink<W> for CacheSink<W> {
     fn parse(&self, raw: &str) -> serde_json::Result<W> {
         serde_json::from_str(raw)
@@ -70,8 +79,12 @@ impl<W: CachedKind> WatchSink<W> for CacheSink<W> {
 
     fn apply(&self, object: W) {
         let affected = self.affected(object.metadata());
-        if W::object_cache(&self.caches.objects).apply(object.object_key(), object.into_cached()) {
+        let cache = W::object_cache(&self.caches.objects);
+        let key = object.object_key();
+        if cache.apply(key.clone(), object.into_cached()) {
             self.notify(affected);
+        } else if cache.has_version(&key) {
+            self.notify(own_write_changes(affected));
         }
     }
 
@@ -146,7 +159,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::kind::WatchedKind;
-    use crate::cluster::objects::{DecorationObject, RevisionObject};
+    use crate::cluster::objects::{DecorationObject, ResourceContextObject, RevisionObject};
 
     fn read<W: CachedKind>(object: &Value) -> W {
         serde_json::from_str(&object.to_string()).unwrap()
@@ -210,6 +223,32 @@ mod tests {
         sink.delete(decoration("10"));
         assert_eq!(notified(&mut changes), [decoration_change()]);
         assert!(caches.objects.decorations.get("n", "log").is_none());
+    }
+
+    /// PodDecorations read what the controller of CollaSets writes.
+    #[test]
+    fn own_write_notifies_other_readers_once_the_watch_shows_it() {
+        let caches = Caches::default();
+        let mut changes = caches.changes.subscribe();
+        let pool = || {
+            read::<ResourceContextObject>(&json!({ "metadata": {
+                "namespace": "n", "name": "web", "uid": "p", "resourceVersion": "7",
+            } }))
+        };
+        let set = json!({ "metadata": { "namespace": "n", "name": "web", "uid": "set", "resourceVersion": "5" } });
+        let sets = CacheSink::<CollaSetObject>::new(&caches);
+        sets.apply(read(&set));
+        let _ = notified(&mut changes);
+        let written = pool();
+        caches
+            .objects
+            .pools
+            .apply_own_write(written.object_key(), written.into_cached());
+        assert_eq!(notified(&mut changes), []);
+        let sink = CacheSink::<ResourceContextObject>::new(&caches);
+        sink.apply(pool());
+        let expected = [Change::CollaSetWritten("n".into())];
+        assert_eq!(notified(&mut changes), expected);
     }
 
     #[test]
