@@ -1,6 +1,6 @@
 //! Caches the objects that the controllers of workloads read besides Pods: whole CollaSets, PodDecorations and
-//! OperationJobs, and the ControllerRevisions, PersistentVolumeClaims and ResourceContexts of CollaSets and PodDecorations.
-//! Each kind has one watch. Admission does not use these caches.
+//! OperationJobs, and the ControllerRevisions, PersistentVolumeClaims and ResourceContexts of the first two. Each kind has
+//! one watch. Admission does not use these caches.
 
 pub(crate) mod cache_positions;
 mod cached_kind;
@@ -54,7 +54,8 @@ impl ObjectCaches {
             .names_where(namespace, |set| pool_name(set) == pool)
     }
 
-    /// The OperationJobs of a namespace that name this Pod in `spec.targets`, finished or not, in the order of their names.
+    /// The OperationJobs of a namespace that name this Pod in `spec.targets`, finished or not, in the order of their
+    /// names.
     pub fn jobs_naming(&self, namespace: &str, pod: &str) -> Vec<Arc<CachedJob>> {
         let mut jobs = self.jobs.objects_of(namespace);
         jobs.retain(|job| job.names(pod));

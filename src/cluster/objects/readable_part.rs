@@ -1,12 +1,11 @@
 //! Reads objects that stay in their cache when their spec or status can't be read.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tracing::warn;
-
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::domain::pod::PodMetadata;
 

@@ -1,5 +1,5 @@
-//! Puts CollaSets, PodDecorations, their objects and OperationJobs from the watch of their kind into its cache, and tells
-//! listeners which CollaSets, PodDecorations and OperationJobs a change affects.
+//! Puts CollaSets, PodDecorations, their objects and OperationJobs from the watch of their kind into its cache, and
+//! tells listeners which CollaSets, PodDecorations and OperationJobs a change affects.
 
 use std::collections::HashSet;
 use std::marker::PhantomData;
