@@ -26,6 +26,8 @@ pub enum Change {
     CollaSetWritten(String),
     /// A PodDecoration changed, or a revision that it controls: namespace and name of the PodDecoration.
     PodDecoration(String, String),
+    /// An OperationJob changed: namespace and name.
+    OperationJob(String, String),
     /// A webhook configuration of the server changed.
     Registration,
 }

@@ -36,6 +36,8 @@ pub enum WatchedKind {
     PodDisruptionBudget,
     /// `apps.kusionstack.io/v1alpha1`.
     PodDecoration,
+    /// `apps.kusionstack.io/v1alpha1`.
+    OperationJob,
 }
 
 impl WatchedKind {
@@ -50,13 +52,14 @@ impl WatchedKind {
         WatchedKind::Job,
     ];
 
-    /// The kinds that the controllers of CollaSets and PodDecorations read besides Pods.
-    pub const COLLASET_KINDS: [WatchedKind; 5] = [
+    /// The kinds that the controllers of CollaSets, PodDecorations and OperationJobs read besides Pods.
+    pub const COLLASET_KINDS: [WatchedKind; 6] = [
         WatchedKind::CollaSet,
         WatchedKind::ControllerRevision,
         WatchedKind::PersistentVolumeClaim,
         WatchedKind::ResourceContext,
         WatchedKind::PodDecoration,
+        WatchedKind::OperationJob,
     ];
 
     /// The kinds that decisions rest on. Nothing is admitted before all of them have been listed.
@@ -115,6 +118,7 @@ impl WatchedKind {
             WatchedKind::ResourceContext => "ResourceContext",
             WatchedKind::PodDisruptionBudget => "PodDisruptionBudget",
             WatchedKind::PodDecoration => "PodDecoration",
+            WatchedKind::OperationJob => "OperationJob",
         }
     }
 
@@ -138,6 +142,7 @@ impl WatchedKind {
             WatchedKind::ResourceContext => "/apis/apps.kusionstack.io/v1alpha1/resourcecontexts",
             WatchedKind::PodDisruptionBudget => "/apis/policy/v1/poddisruptionbudgets",
             WatchedKind::PodDecoration => "/apis/apps.kusionstack.io/v1alpha1/poddecorations",
+            WatchedKind::OperationJob => "/apis/apps.kusionstack.io/v1alpha1/operationjobs",
         }
     }
 

@@ -29,6 +29,8 @@ pub type RuleObjectName = (String, String);
 pub type CollaSetName = (String, String);
 /// A PodDecoration: namespace and name.
 pub type DecorationName = (String, String);
+/// An OperationJob: namespace and name.
+pub type JobName = (String, String);
 
 /// The shared state and clients of the controllers.
 pub struct ControllerContext {
@@ -38,7 +40,7 @@ pub struct ControllerContext {
     pub namespace: String,
     /// The Pods, rules, owners and namespaces that this replica knows.
     pub index: Arc<Index>,
-    /// The caches of CollaSets and of the objects that belong to them.
+    /// The caches of CollaSets, PodDecorations and the objects that belong to them, and of OperationJobs.
     pub objects: Arc<ObjectCaches>,
     /// The stored webhook configurations of the server.
     pub registration: Arc<WebhookRegistration>,
@@ -66,7 +68,7 @@ pub struct ControllerContext {
     pub blocked_lifecycles: Arc<PodWriteFailures>,
     /// Calls to the endpoints of webhook rules.
     pub endpoint_caller: Arc<EndpointCaller>,
-    /// Whether CollaSets and PodDecorations are reconciled (feature gate `CollaSets`).
+    /// Whether CollaSets, PodDecorations and OperationJobs are reconciled (feature gate `CollaSets`).
     pub collasets: bool,
     /// Whether deletions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,

@@ -70,6 +70,9 @@ fn enqueue_all(context: &ControllerContext, queues: &Queues, board: &DecorationB
     for decoration in objects.decorations.all_names().into_iter().chain(published) {
         queues.decorations.add(decoration);
     }
+    for job in objects.jobs.all_names() {
+        queues.jobs.add(job);
+    }
 }
 
 fn enqueue_change(context: &ControllerContext, queues: &Queues, change: Change) {
@@ -78,6 +81,7 @@ fn enqueue_change(context: &ControllerContext, queues: &Queues, change: Change) 
         Change::Pod(namespace, uid) => {
             enqueue_pod(queues, &namespace, &uid);
             enqueue_including_sets(context, queues, &namespace, &uid);
+            enqueue_jobs(context, queues, &namespace, &uid);
             enqueue_rules(index, queues, &namespace);
         }
         Change::Workload(namespace) => enqueue_rules(index, queues, &namespace),
@@ -91,6 +95,7 @@ fn enqueue_change(context: &ControllerContext, queues: &Queues, change: Change) 
         }
         Change::CollaSetWritten(namespace) => enqueue_decorations(context, queues, &namespace),
         Change::PodDecoration(namespace, name) => queues.decorations.add((namespace, name)),
+        Change::OperationJob(namespace, name) => queues.jobs.add((namespace, name)),
         Change::Registration => enqueue_all_rules(index, queues),
         Change::Namespace(namespace) => {
             enqueue_rules(index, queues, &namespace); // the status says whether it is enforced
@@ -109,6 +114,7 @@ fn mark_wait_queue_changed(wait_queue: &WaitQueue, change: &Change) {
         Change::CollaSet(..)
         | Change::CollaSetWritten(_)
         | Change::PodDecoration(..)
+        | Change::OperationJob(..)
         | Change::Registration => {}
     }
 }
@@ -151,6 +157,19 @@ fn enqueue_decorations(context: &ControllerContext, queues: &Queues, namespace: 
     }
 }
 
+/// Enqueues the unfinished OperationJobs that a Pod concerns. Of a Pod that is gone, only the UID is known.
+fn enqueue_jobs(context: &ControllerContext, queues: &Queues, namespace: &str, uid: &Uid) {
+    let pod = context.index.read_state().pod(namespace, uid).cloned();
+    let jobs = &context.objects.jobs;
+    let concerned = match pod {
+        Some(pod) => jobs.names_where(namespace, |job| job.concerns(&pod)),
+        None => jobs.names_where(namespace, |job| job.concerns_uid(uid)),
+    };
+    for name in concerned {
+        queues.jobs.add((namespace.to_owned(), name));
+    }
+}
+
 fn enqueue_all_rules(index: &Index, queues: &Queues) {
     let state = index.read_state();
     for (name, namespace) in state.namespaces() {
@@ -175,7 +194,7 @@ mod tests {
     use testbed::api::FakeApi;
 
     use super::*;
-    use crate::cluster::objects::{CachedKind, DecorationObject};
+    use crate::cluster::objects::{CachedKind, DecorationObject, JobObject};
     use crate::controllers::ControllerStats;
     use crate::domain::decoration::Decoration;
 
@@ -227,5 +246,67 @@ mod tests {
         let queues = ControllerStats::default().begin_term();
         enqueue_all(&context, &queues, &board);
         assert_eq!(depths(&queues), (2, 0));
+    }
+    /// Caches a job in the namespace `n` with the target `web-1`, whose new Pod is `web-2`.
+    fn cache_job(context: &ControllerContext, name: &str, progress: &str) {
+        let extra_info = json!({ "PodUID": "old", "NewPod": "web-2", "NewPodUID": "new" });
+        let object = json!({
+            "metadata": { "namespace": "n", "name": name, "uid": name, "resourceVersion": "1" },
+            "spec": { "action": "Replace", "targets": [{ "name": "web-1" }] },
+            "status": {
+                "progress": progress,
+                "targetDetails": [{ "name": "web-1", "extraInfo": extra_info }],
+            },
+        });
+        let object: JobObject = serde_json::from_str(&object.to_string()).unwrap();
+        let key = object.object_key();
+        context.objects.jobs.apply(key, object.into_cached());
+    }
+
+    /// The number of jobs that a change enqueues.
+    fn jobs_enqueued_by(context: &ControllerContext, change: Change) -> usize {
+        let queues = ControllerStats::default().begin_term();
+        enqueue_change(context, &queues, change);
+        queues.jobs.depth()
+    }
+
+    #[tokio::test]
+    async fn change_of_pod_enqueues_unfinished_jobs_that_it_concerns() {
+        let context = ControllerContext::at_epoch(FakeApi::default().client());
+        for (name, progress) in [("a", "Processing"), ("b", "Pending"), ("c", "Failed")] {
+            cache_job(&context, name, progress);
+        }
+        let pod_change = |namespace: &str, uid: &str| Change::Pod(namespace.into(), uid.into());
+        for (namespace, name, uid, count) in [
+            ("n", "web-1", "target", 2),
+            ("n", "web-2", "replacement", 2),
+            ("n", "web-3", "other", 0),
+            ("m", "web-1", "elsewhere", 0),
+        ] {
+            let metadata = json!({ "namespace": namespace, "name": name, "uid": uid });
+            let pod = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+            context.index.apply_pod(pod);
+            let enqueued = jobs_enqueued_by(&context, pod_change(namespace, uid));
+            assert_eq!(enqueued, count, "{namespace}/{name}");
+        }
+        for (gone, count) in [("old", 2), ("new", 2), ("unknown", 0)] {
+            let enqueued = jobs_enqueued_by(&context, pod_change("n", gone));
+            assert_eq!(enqueued, count, "{gone}");
+        }
+    }
+
+    #[tokio::test]
+    async fn change_of_job_enqueues_this_job_alone() {
+        let context = ControllerContext::at_epoch(FakeApi::default().client());
+        for (name, progress) in [("a", "Processing"), ("b", "Pending"), ("c", "Failed")] {
+            cache_job(&context, name, progress);
+        }
+        for name in ["a", "c", "gone"] {
+            let change = Change::OperationJob("n".into(), name.into());
+            assert_eq!(jobs_enqueued_by(&context, change), 1, "{name}");
+        }
+        let queues = ControllerStats::default().begin_term();
+        enqueue_all(&context, &queues, &DecorationBoard::default());
+        assert_eq!(queues.jobs.depth(), 3);
     }
 }

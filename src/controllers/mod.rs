@@ -10,6 +10,7 @@ mod dispatch;
 mod headroom;
 pub(crate) mod lifecycle;
 pub(crate) mod namespaces;
+mod operationjob;
 pub(crate) mod pod_deletion;
 mod pod_write_failures;
 mod poddecoration;
@@ -30,7 +31,9 @@ use tracing::{Instrument, error_span};
 
 use crate::cluster::work_queue::StopTokens;
 
-pub use context::{CollaSetName, ControllerContext, DecorationName, PodKey, RuleObjectName};
+pub use context::{
+    CollaSetName, ControllerContext, DecorationName, JobName, PodKey, RuleObjectName,
+};
 use decoration_board::DecorationBoard;
 pub use pod_write_failures::PodWriteFailures;
 pub use queues::{ControllerFigures, ControllerStats, Queues};
@@ -47,6 +50,7 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
         rules: rule_queue,
         collasets: collaset_queue,
         decorations: decoration_queue,
+        jobs: job_queue,
         namespaces: namespace_queue,
     } = &*queues;
     let wait_queue = wait_queue::WaitQueue::new(&context, &queues, &stop);
@@ -60,6 +64,7 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
         Arc::clone(&board),
         Arc::clone(&queues),
     );
+    let jobs = operationjob::OperationJobController::new(Arc::clone(&context));
     let deletion = context.clone();
     let namespaces = namespaces::NamespaceController::new(Arc::clone(&context));
     let start = Arc::clone(&rules);
@@ -94,6 +99,11 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
             let decorations = Arc::clone(&decorations);
             let span = error_span!("poddecoration", namespace = %name.0, name = %name.1);
             async move { decorations.reconcile(name).await }.instrument(span)
+        }),
+        Arc::clone(job_queue).run_workers(4, ends.clone(), move |name| {
+            let jobs = Arc::clone(&jobs);
+            let span = error_span!("operationjob", namespace = %name.0, name = %name.1);
+            async move { jobs.reconcile(name).await }.instrument(span)
         }),
         Arc::clone(namespace_queue).run_workers(2, ends.clone(), move |key| {
             let namespaces = Arc::clone(&namespaces);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::{CollaSetName, DecorationName, PodKey, RuleObjectName};
+use super::{CollaSetName, DecorationName, JobName, PodKey, RuleObjectName};
 use crate::cluster::work_queue::{QueueCounters, QueueKey, WorkQueue};
 
 /// Declares the controllers: the name of each, and the key of its queue.
@@ -59,6 +59,8 @@ controllers! {
     collasets: CollaSetName,
     /// PodDecorations.
     decorations: DecorationName,
+    /// OperationJobs.
+    jobs: JobName,
     /// Namespaces.
     namespaces: String,
 }
@@ -120,7 +122,7 @@ mod tests {
         let queues = work.begin_term();
         queues.namespaces.add("shop".to_owned());
         assert_eq!(depth(&work), 1);
-        assert_eq!(work.controller_figures()[5].depth, 1);
+        assert_eq!(work.controller_figures()[6].depth, 1);
         work.end_term();
         assert_eq!(depth(&work), 0);
     }

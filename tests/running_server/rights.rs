@@ -81,6 +81,30 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "poddecorations/finalizers",
         "references that block deletion",
     ),
+    ("get", "operationjobs", "a job in doubt"),
+    ("patch", "operationjobs", "the finalizer of an OperationJob"),
+    (
+        "patch",
+        "operationjobs/status",
+        "the progress of an OperationJob",
+    ),
+    (
+        "delete",
+        "operationjobs",
+        "a job that has ended some time ago",
+    ),
+    (
+        "update",
+        "operationjobs/finalizers",
+        "references that block deletion",
+    ),
+    (
+        "get",
+        "containerrecreaterequests",
+        "a restart by OpenKruise",
+    ),
+    ("create", "containerrecreaterequests", "the same"),
+    ("delete", "containerrecreaterequests", "the same"),
     ("get", "controllerrevisions", "a name that is taken"),
     (
         "patch",

@@ -27,6 +27,7 @@ const TASKS: &[&str] = &[
     "the watch of jobs",
     "the watch of mutatingwebhookconfigurations",
     "the watch of namespaces",
+    "the watch of operationjobs",
     "the watch of persistentvolumeclaims",
     "the watch of poddecorations",
     "the watch of poddisruptionbudgets",

@@ -65,7 +65,7 @@ impl ListedKinds {
         missing.map(WatchedKind::name).collect()
     }
 
-    /// Whether all kinds that the controllers of CollaSets and PodDecorations read have been listed.
+    /// Whether all kinds that the controllers of CollaSets, PodDecorations and OperationJobs read have been listed.
     pub fn has_collaset_kinds(self) -> bool {
         let mut kinds = [WatchedKind::Pod]
             .into_iter()

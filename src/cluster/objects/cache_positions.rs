@@ -1,17 +1,18 @@
-//! Tells when the caches of CollaSets, their objects and PodDecorations have reached a position.
+//! Tells when the caches of CollaSets, their objects, PodDecorations and OperationJobs have reached a position.
 
 use std::sync::Arc;
 
 use kube::Client;
 
 use super::{
-    CachedKind, CollaSetObject, DecorationObject, PvcObject, ResourceContextObject, RevisionObject,
+    CachedKind, CollaSetObject, DecorationObject, JobObject, PvcObject, ResourceContextObject,
+    RevisionObject,
 };
 use crate::cluster::list_position::{self, PositionError};
 use crate::cluster::request_path;
 use crate::cluster::watch_health::{WatchHealth, WatchRegistry};
 
-/// A position for each cache of CollaSets, their objects and PodDecorations.
+/// A position for each cache of CollaSets, their objects, PodDecorations and OperationJobs.
 pub struct CachePositions(Vec<(Arc<WatchHealth>, u64)>);
 
 impl CachePositions {
@@ -40,6 +41,7 @@ pub async fn read_positions(
         PvcObject::KIND.path(),
         ResourceContextObject::KIND.path(),
         DecorationObject::KIND.path(),
+        JobObject::KIND.path(),
     ];
     let read_position = |path| async move {
         let Some(health) = watch_registry.find_by_path(path) else {

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
-use tracing::warn;
 
 use super::ObjectCaches;
 use super::cached_kind::CachedKind;
 use super::object_cache::ObjectCache;
+use super::readable_part::{ReadablePart, read_object};
 use crate::api::poddecoration::PodDecoration;
 use crate::cluster::changes::Change;
 use crate::cluster::kind::WatchedKind;
@@ -34,28 +32,11 @@ pub struct DecorationObject {
 
 impl<'de> Deserialize<'de> for DecorationObject {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Bare<M> {
-            metadata: M,
-        }
-        let raw = Box::<RawValue>::deserialize(d)?;
-        let error = serde::de::Error::custom::<serde_json::Error>;
-        let Bare::<PodMetadata> { metadata } = serde_json::from_str(raw.get()).map_err(error)?;
-        let (mut object, unreadable) = match serde_json::from_str::<PodDecoration>(raw.get()) {
-            Ok(object) => (object, None),
-            Err(e) => {
-                let (namespace, decoration) = (&metadata.namespace, &metadata.name);
-                warn!(%namespace, %decoration, error = %e, "a PodDecoration can't be read; Pods that have it keep it, and no other Pod gets it, until the PodDecoration is corrected");
-                let Bare::<ObjectMeta> { metadata } =
-                    serde_json::from_str(raw.get()).map_err(error)?;
-                let object = PodDecoration {
-                    metadata,
-                    ..PodDecoration::default()
-                };
-                (object, Some(e.to_string()))
-            }
-        };
-        object.metadata.managed_fields = None; // often larger than all other fields
+        let ReadablePart {
+            metadata,
+            object,
+            unreadable,
+        } = read_object(d, "Pods that have it keep it, and no other Pod gets it,")?;
         Ok(DecorationObject {
             metadata,
             cached: CachedDecoration {

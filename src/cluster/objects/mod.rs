@@ -1,12 +1,16 @@
-//! Caches the objects that the controllers of workloads read besides Pods: whole CollaSets and PodDecorations, and
-//! their ControllerRevisions, PersistentVolumeClaims and ResourceContexts. Each kind has one watch. Admission does not use
-//! these caches.
+//! Caches the objects that the controllers of workloads read besides Pods: whole CollaSets, PodDecorations and
+//! OperationJobs, and the ControllerRevisions, PersistentVolumeClaims and ResourceContexts of the first two. Each kind has
+//! one watch. Admission does not use these caches.
 
 pub(crate) mod cache_positions;
 mod cached_kind;
 mod decoration_object;
+mod job_object;
 pub mod object_cache;
 pub(crate) mod object_requests;
+mod readable_part;
+
+use std::sync::Arc;
 
 use crate::api::collaset::CollaSet;
 use crate::domain::collaset::observed::{InstancePool, Pvc, Revision, pool_name};
@@ -15,9 +19,10 @@ pub use cached_kind::{
     CachedKind, CollaSetObject, PvcObject, ResourceContextObject, RevisionObject,
 };
 pub use decoration_object::{CachedDecoration, DecorationObject};
+pub use job_object::{CachedJob, JobObject};
 use object_cache::ObjectCache;
 
-/// The caches of CollaSets, PodDecorations and their objects.
+/// The caches of CollaSets, PodDecorations and their objects, and of OperationJobs.
 #[derive(Debug, Default)]
 pub struct ObjectCaches {
     /// CollaSets.
@@ -30,6 +35,8 @@ pub struct ObjectCaches {
     pub pools: ObjectCache<InstancePool>,
     /// PodDecorations, including those whose spec can't be read.
     pub decorations: ObjectCache<CachedDecoration>,
+    /// OperationJobs, including those whose spec can't be read.
+    pub jobs: ObjectCache<CachedJob>,
 }
 
 impl ObjectCaches {
@@ -45,5 +52,13 @@ impl ObjectCaches {
     pub fn collasets_using_context(&self, namespace: &str, pool: &str) -> Vec<String> {
         self.sets
             .names_where(namespace, |set| pool_name(set) == pool)
+    }
+
+    /// The OperationJobs of a namespace that name this Pod in `spec.targets`, finished or not, in the order of their
+    /// names.
+    pub fn jobs_naming(&self, namespace: &str, pod: &str) -> Vec<Arc<CachedJob>> {
+        let mut jobs = self.jobs.objects_of(namespace);
+        jobs.retain(|job| job.names(pod));
+        jobs
     }
 }

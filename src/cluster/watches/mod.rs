@@ -19,7 +19,8 @@ use super::caches::Caches;
 use super::index::NamespaceFacts;
 use super::kind::WatchedKind;
 use super::objects::{
-    CachedKind, CollaSetObject, DecorationObject, PvcObject, ResourceContextObject, RevisionObject,
+    CachedKind, CollaSetObject, DecorationObject, JobObject, PvcObject, ResourceContextObject,
+    RevisionObject,
 };
 use super::watch::{self, CatchUpSignal, Source, WatchSink};
 use super::watch_health::MonitoredSink;
@@ -40,7 +41,7 @@ pub(crate) use rules::RuleSink;
 
 /// Starts every watch except those of the webhook configurations ([`registration::start_registration_watches`]).
 /// Returns the signal that asks the Pod watch to catch up. Without `collasets`, the kinds that only the controllers of
-/// CollaSets and PodDecorations read are not watched.
+/// CollaSets, PodDecorations and OperationJobs read are not watched.
 pub fn start_watches(
     client: &Client,
     caches: &Caches,
@@ -80,6 +81,7 @@ pub fn start_watches(
         start.add_object_watch::<PvcObject>();
         start.add_object_watch::<ResourceContextObject>();
         start.add_object_watch::<DecorationObject>();
+        start.add_object_watch::<JobObject>();
     }
     let budgets = Source::from_path(WatchedKind::PodDisruptionBudget.path());
     start.add_watch::<DisruptionBudget, _>(budgets, DisruptionBudgetSink(caches.clone()));

@@ -1,5 +1,5 @@
-//! Puts CollaSets, PodDecorations and their objects from the watch of their kind into its cache, and tells listeners
-//! which CollaSets and PodDecorations a change affects.
+//! Puts CollaSets, PodDecorations, their objects and OperationJobs from the watch of their kind into its cache, and
+//! tells listeners which CollaSets, PodDecorations and OperationJobs a change affects.
 
 use std::collections::HashSet;
 use std::marker::PhantomData;
@@ -159,7 +159,9 @@ mod tests {
 
     use super::*;
     use crate::cluster::kind::WatchedKind;
-    use crate::cluster::objects::{DecorationObject, ResourceContextObject, RevisionObject};
+    use crate::cluster::objects::{
+        DecorationObject, JobObject, ResourceContextObject, RevisionObject,
+    };
 
     fn read<W: CachedKind>(object: &Value) -> W {
         serde_json::from_str(&object.to_string()).unwrap()
@@ -249,6 +251,34 @@ mod tests {
         sink.apply(pool());
         let expected = [Change::CollaSetWritten("n".into())];
         assert_eq!(notified(&mut changes), expected);
+    }
+
+    #[test]
+    fn change_of_job_notifies_this_job() {
+        let caches = Caches::default();
+        let mut changes = caches.changes.subscribe();
+        let sink = CacheSink::<JobObject>::new(&caches);
+        let job = |name: &str, version: &str| {
+            read(&json!({
+                "metadata": { "namespace": "n", "name": name, "uid": name, "resourceVersion": version },
+                "spec": { "action": "Restart", "targets": [{ "name": "web-1" }] },
+            }))
+        };
+        let change = |name: &str| Change::OperationJob("n".into(), name.into());
+        sink.replace(vec![job("a", "5")], 5);
+        assert_eq!(notified(&mut changes), [change("a")]);
+        sink.apply(job("b", "6"));
+        assert_eq!(notified(&mut changes), [change("b")]);
+        let jobs = &caches.objects;
+        assert_eq!(jobs.jobs_naming("n", "web-1").len(), 2);
+        assert!(jobs.jobs_naming("n", "web-2").is_empty());
+        assert!(jobs.jobs_naming("m", "web-1").is_empty());
+
+        sink.delete(job("b", "7"));
+        assert_eq!(notified(&mut changes), [change("b")]);
+        sink.replace(Vec::new(), 8);
+        assert_eq!(notified(&mut changes), [change("a")]);
+        assert!(jobs.jobs_naming("n", "web-1").is_empty());
     }
 
     #[test]

@@ -8,6 +8,8 @@ pub mod extra_info {
     pub const WAITING: &str = "Waiting";
     /// Replace: name of the new Pod.
     pub const NEW_POD: &str = "NewPod";
+    /// Replace: UID of the new Pod.
+    pub const NEW_POD_UID: &str = "NewPodUID";
     /// Replace: instance ID of the new Pod.
     pub const NEW_INSTANCE_ID: &str = "NewInstanceID";
     /// Replace: why a Pod that is itself the new Pod of a pair is not replaced yet.

@@ -109,7 +109,7 @@ const SERVER_NAMESPACE: &[AccessRule] = &[
     },
 ];
 
-/// Rights that CollaSets and PodDecorations need.
+/// Rights that CollaSets, PodDecorations and OperationJobs need.
 const COLLASETS_CLUSTER: &[AccessRule] = &[
     // For the Pods of CollaSets. A dry run of a Pod's creation checks a template.
     allow_verbs("", &["pods"], &["create", "delete"]),
@@ -127,7 +127,21 @@ const COLLASETS_CLUSTER: &[AccessRule] = &[
     ),
     allow_verbs(keys::GROUP, &["poddecorations/status"], &["patch"]),
     allow_verbs(keys::GROUP, &["poddecorations/finalizers"], &["update"]),
-    // For the revisions of both, and the PVCs and instance IDs of CollaSets.
+    // For the finalizer, the status and the end of OperationJobs, and owner references that block their deletion.
+    allow_verbs(
+        keys::GROUP,
+        &["operationjobs"],
+        &["get", "list", "watch", "patch", "delete"],
+    ),
+    allow_verbs(keys::GROUP, &["operationjobs/status"], &["patch"]),
+    allow_verbs(keys::GROUP, &["operationjobs/finalizers"], &["update"]),
+    // For restarts of containers by OpenKruise.
+    allow_verbs(
+        "apps.kruise.io",
+        &["containerrecreaterequests"],
+        &["get", "create", "delete"],
+    ),
+    // For the revisions of CollaSets and PodDecorations, and the PVCs and instance IDs of CollaSets.
     allow_verbs(
         "apps",
         &["controllerrevisions"],
