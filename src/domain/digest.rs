@@ -1,4 +1,4 @@
-//! FNV-1a digests of texts. They are only compared with digests of the same Pod.
+//! FNV-1a digests of texts. They are only compared with digests of the same Pod, or make names of objects.
 
 /// A digest to which texts can be added.
 pub struct Digest(u64);

@@ -86,7 +86,8 @@ impl<'a> RunningContainers<'a> {
         self.containers.get(name).copied()
     }
 
-    fn find_status(&self, name: &str) -> Option<&'a ContainerStatus> {
+    /// The status of the container of this name.
+    pub fn find_status(&self, name: &str) -> Option<&'a ContainerStatus> {
         self.statuses.get(name).copied()
     }
 

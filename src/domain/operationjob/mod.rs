@@ -3,5 +3,7 @@
 //! | File | Purpose |
 //! |---|---|
 //! | `names` | names in the status |
+//! | `restart` | restarts of containers in place |
 
 pub mod names;
+pub mod restart;

@@ -14,6 +14,9 @@ pub struct Container {
     pub name: String,
     /// Image reference.
     pub image: String,
+    /// Whether the kubelet never pulls the image (`imagePullPolicy: Never`).
+    #[serde(rename = "imagePullPolicy", deserialize_with = "parse::is_never")]
+    pub never_pulls: bool,
     /// `Always` on an init container makes it a sidecar.
     pub restart_policy: Option<String>,
     /// Requests and limits of `cpu` and `memory`, as raw JSON, because they are only compared. Other resources are
@@ -115,6 +118,13 @@ pub struct WaitingState {
     pub reason: String,
     /// The reason, in a sentence of at most 200 bytes.
     pub message: String,
+}
+
+impl WaitingState {
+    /// Whether the container can't run as the Pod describes it. False for the reasons of a normal start.
+    pub fn is_broken(&self) -> bool {
+        BROKEN_REASONS.contains(&self.reason.as_str())
+    }
 }
 
 fn waiting_state<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<WaitingState>>, D::Error> {

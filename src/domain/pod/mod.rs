@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 pub use super::interner::Shared;
 use crate::api::keys;
+#[cfg(test)]
 use container::BROKEN_REASONS;
 pub use container::{Container, ContainerStatus, ResizePolicy, Resources, WaitingState};
 
@@ -258,10 +259,7 @@ impl Pod {
             .chain(&self.status.init_container_statuses);
         !self.is_ready()
             && (self.status.phase == "Pending"
-                || statuses.any(|s| {
-                    let waiting = s.waiting.as_ref();
-                    waiting.is_some_and(|w| BROKEN_REASONS.contains(&w.reason.as_str()))
-                }))
+                || statuses.any(|s| s.waiting.as_ref().is_some_and(|w| w.is_broken())))
     }
 
     /// When the API server created the Pod, in whole seconds of the API server's clock.

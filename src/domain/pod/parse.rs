@@ -29,6 +29,11 @@ pub(super) fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserializ
     Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
 
+/// Reads an `imagePullPolicy`.
+pub(super) fn is_never<'de, D: Deserializer<'de>>(d: D) -> Result<bool, D::Error> {
+    Ok(Option::<String>::deserialize(d)?.as_deref() == Some("Never"))
+}
+
 /// Reads a list and frees its spare capacity.
 pub(super) fn exact_list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     d: D,
