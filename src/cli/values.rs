@@ -5,6 +5,14 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::domain::operationjob::restart::settings::RestartMethod;
+
+/// Parses a method to restart containers.
+pub fn restart_method(text: &str) -> Result<RestartMethod, String> {
+    let method = RestartMethod::parse(text);
+    method.ok_or_else(|| "use ContainerRecreateRequest, ImageReference or auto".to_owned())
+}
+
 /// A duration such as `500ms`, `60s` or `1m30s`, not negative.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let remedy = "write a duration such as 500ms, 60s or 1m30s";

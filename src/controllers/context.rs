@@ -17,6 +17,7 @@ use crate::cluster::rule_store::RuleStore;
 use crate::cluster::scale_in::BegunPods;
 use crate::cluster::watch_health::WatchRegistry;
 use crate::cluster::webhook_registration::WebhookRegistration;
+use crate::domain::operationjob::restart::settings::RestartMethod;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::Uid;
 
@@ -70,6 +71,8 @@ pub struct ControllerContext {
     pub endpoint_caller: Arc<EndpointCaller>,
     /// Whether CollaSets, PodDecorations and OperationJobs are reconciled (feature gate `CollaSets`).
     pub collasets: bool,
+    /// How OperationJobs restart containers if the job does not say it.
+    pub restart_method: RestartMethod,
     /// Whether deletions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,
     /// The present time.
@@ -105,6 +108,7 @@ impl ControllerContext {
             blocked_lifecycles: Arc::default(),
             endpoint_caller: Arc::default(),
             collasets: true,
+            restart_method: RestartMethod::default(),
             grace_delete: false,
             now: || Timestamp::UNIX_EPOCH,
             earliest: || Timestamp::UNIX_EPOCH,

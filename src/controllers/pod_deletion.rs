@@ -57,6 +57,9 @@ pub async fn reconcile(
         Ok(None) => return ReconcileOutcome::Done,
         Err(outcome) => return outcome,
     };
+    if let Err(outcome) = release_from_kuperator(context, &pod).await {
+        return outcome;
+    }
     let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
     let step =
         scale_in_step(context, &pod, nanos).unwrap_or_else(|| next_deletion_step(&pod, nanos));
@@ -69,6 +72,29 @@ pub async fn reconcile(
         Ok(()) => requeue_or_done(&pod),
         Err(outcome) => outcome,
     }
+}
+
+/// Removes the finalizer by which a job of Kuperator holds a Pod that is being deleted. Kuperator does not remove it in
+/// all cases, and nobody else would.
+async fn release_from_kuperator(
+    context: &ControllerContext,
+    pod: &Pod,
+) -> Result<(), ReconcileOutcome> {
+    let finalizer = keys::REPLACE_PROTECTED_FINALIZER;
+    let metadata = &pod.metadata;
+    let is_held = metadata.finalizers.iter().any(|held| held == finalizer);
+    if !pod.is_terminating() || !is_held {
+        return Ok(());
+    }
+    info!(namespace = %metadata.namespace, pod = %metadata.name, finalizer, "removing a finalizer of Kuperator from a Pod that is being deleted");
+    let name = (&*metadata.namespace, &*metadata.name);
+    let patch = json!({ "metadata": {
+        "uid": metadata.uid,
+        "$deleteFromPrimitiveList/finalizers": [finalizer],
+    } });
+    let request = pod_requests::patch_pod(&context.client, name, None, patch);
+    call_api("remove a finalizer of Kuperator", request).await?;
+    Ok(())
 }
 
 async fn perform_step(

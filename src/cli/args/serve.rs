@@ -9,7 +9,8 @@ use ipnet::IpNet;
 
 use super::{ClusterArgs, EndpointArgs, FeatureArgs};
 use crate::admission::MAX_RULES_PER_NAMESPACE;
-use crate::cli::values::{cidr, duration};
+use crate::cli::values::{cidr, duration, restart_method};
+use crate::domain::operationjob::restart::settings::RestartMethod;
 
 /// Flags of `serve`.
 #[derive(Clone, Debug, Args)]
@@ -204,6 +205,10 @@ pub struct ControllerArgs {
     /// Name of this replica in the Lease; by default a generated name
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub identity: Option<String>,
+    /// How OperationJobs restart containers: ContainerRecreateRequest, ImageReference or auto
+    #[arg(long, env = "OPERATING_RESTART_BY", value_name = "METHOD", default_value = "ContainerRecreateRequest",
+          value_parser = restart_method)]
+    pub restart_by: RestartMethod,
     /// Time after which Events report that a Pod waits
     #[arg(long, env = "OPERATING_WAIT_NOTICE", value_name = "DURATION", default_value = "60s", hide = true,
           value_parser = duration)]

@@ -67,6 +67,7 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         blocked_lifecycles: Arc::default(),
         endpoint_caller: Arc::clone(parts.endpoint_caller),
         collasets: args.features.collasets(),
+        restart_method: args.controllers.restart_by,
         grace_delete: args.features.grace_delete(),
         now: clock::now,
         earliest: clock::earliest_now,

@@ -46,6 +46,10 @@ pub enum RefusalKey {
     Pod(i64),
     /// A write of a Pod, by its UID.
     PodWrite(String),
+    /// A live read of a Pod, by its name.
+    PodRead(String),
+    /// The deletion of the object itself.
+    Deletion,
     /// A change of a Pod to another revision, or the dry run of such a change, by the Pod's UID.
     PodChange(String),
     /// Late refusals of changes to a revision, by the name of the revision. A change of any Pod to the revision that

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::composition::Composition;
 use super::construct;
@@ -59,7 +59,8 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
     };
     let first = entry.contains_key(pool::JUST_CREATE);
     let mut labels = BTreeMap::new();
-    if let Some(origin) = pool::origin_of(entry).and_then(|origin| facts.members.get(&origin)) {
+    let origin = pool::origin_of(entry).and_then(|origin| facts.members.get(&origin));
+    if let Some(origin) = origin {
         if pairs::is_pair_paused(facts, origin) || draft.removes_label(origin, keys::TO_REPLACE) {
             return;
         }
@@ -112,6 +113,7 @@ fn create_instance(facts: &SetFacts, draft: &mut Draft, id: i64) {
     match construct::pod_manifest(set, &composition, id, first, &wanted.volumes, &labels, now) {
         Ok(mut body) => {
             add_decoration_owners(facts, &composition, &mut body);
+            note_origin(&mut body, origin.map(|pod| &*pod.metadata.uid));
             draft.create_pod(id, body);
         }
         Err(error) => draft.announce_event(
@@ -189,6 +191,21 @@ pub fn recreate_missing_pvcs(facts: &SetFacts, draft: &mut Draft) {
 fn recheck_pod_end(facts: &SetFacts, draft: &mut Draft, pod: &Pod) {
     if !facts.controls(pod) {
         draft.requeue_after(RECHECK_NANOS);
+    }
+}
+
+/// Notes on a new Pod which Pod it replaces, for OperationJobs. The note in a template says nothing, and is removed.
+fn note_origin(body: &mut Value, origin: Option<&str>) {
+    let annotations = body.pointer_mut("/metadata/annotations");
+    match (origin, annotations.and_then(Value::as_object_mut)) {
+        (Some(uid), Some(annotations)) => {
+            annotations.insert(keys::REPLACED_UID.to_owned(), uid.into());
+        }
+        (Some(uid), None) => body["metadata"]["annotations"] = json!({ (keys::REPLACED_UID): uid }),
+        (None, Some(annotations)) => {
+            annotations.remove(keys::REPLACED_UID);
+        }
+        (None, None) => {}
     }
 }
 

@@ -10,6 +10,10 @@ pub mod extra_info {
     pub const NEW_POD: &str = "NewPod";
     /// Replace: UID of the new Pod.
     pub const NEW_POD_UID: &str = "NewPodUID";
+    /// Replace: name of the CollaSet of the new Pod.
+    pub const COLLASET: &str = "CollaSet";
+    /// Replace: instance ID of the Pod.
+    pub const INSTANCE_ID: &str = "InstanceID";
     /// Replace: instance ID of the new Pod.
     pub const NEW_INSTANCE_ID: &str = "NewInstanceID";
     /// Replace: why a Pod that is itself the new Pod of a pair is not replaced yet.

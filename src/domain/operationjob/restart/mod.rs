@@ -8,9 +8,11 @@
 //! | `image_reference` | another reference to the image of a container |
 //! | `image_patches` | the patches that change the images, and that put them back |
 //! | `recreate_request` | the ContainerRecreateRequest and its result |
+//! | `settings` | which method is used |
 
 pub mod before;
 pub mod containers;
 pub mod image_patches;
 pub mod image_reference;
 pub mod recreate_request;
+pub mod settings;

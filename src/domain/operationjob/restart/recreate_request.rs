@@ -32,6 +32,8 @@ pub enum RequestState {
     InProgress,
     /// All containers run again.
     Succeeded,
+    /// OpenKruise has not taken the request, in its words.
+    Refused(String),
     /// OpenKruise gave up, for this reason.
     Failed(String),
     /// No daemon of OpenKruise runs on the node of the Pod, in the words of OpenKruise. No container was stopped.

@@ -1,0 +1,176 @@
+//! What the controller remembers of an OperationJob between two runs. Everything may be lost: the memory saves requests,
+//! and it decides nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::super::collaset::refusals::{RefusalBackoff, RefusalKey};
+use crate::controllers::written_versions::WrittenVersions;
+use crate::domain::operationjob::observed::LiveName;
+use crate::domain::operationjob::restart::recreate_request::RequestState;
+
+/// Minimum time between two runs for a job. Many Pod events cause one run. A change of the spec does not wait.
+pub const MIN_RUN_INTERVAL: Duration = Duration::from_millis(50);
+/// The time between two runs is at least this multiple of the time that the last plan took.
+const RUN_INTERVAL_PER_PLAN: u32 = 10;
+/// Maximum time between two runs that are due.
+const MAX_RUN_INTERVAL: Duration = Duration::from_secs(5);
+/// Minimum time between two writes of the status of a small job. The status of a large job is written less often, because
+/// each write contains all targets.
+const STATUS_INTERVAL: Duration = Duration::from_millis(500);
+/// Number of targets that double the time between two writes of the status.
+const TARGETS_PER_INTERVAL: usize = 250;
+/// How long it counts that a Pod does not exist or is not managed. The status must be written within this time.
+const NAME_TTL: Duration = Duration::from_secs(30);
+/// How long the state of a ContainerRecreateRequest counts.
+const REQUEST_TTL: Duration = Duration::from_millis(1_900);
+
+/// What the controller remembers of one job.
+#[derive(Default)]
+pub struct JobMemory {
+    uid: String,
+    /// The versions of the Pods that the controller wrote last.
+    pub written: WrittenVersions,
+    locked: Mutex<LockedMemory>,
+}
+
+#[derive(Default)]
+struct LockedMemory {
+    /// The begin of the last run, and the generation that it read.
+    last_run: Option<(Instant, i64)>,
+    plan_duration: Duration,
+    last_status_write: Option<Instant>,
+    refusals: RefusalBackoff,
+    /// Reasons of refused writes of Pods, by UID.
+    refused_pods: BTreeMap<String, String>,
+    live_names: HashMap<String, (LiveName, Instant)>,
+    recreate_requests: HashMap<String, (Option<RequestState>, Instant)>,
+    is_unreadable_reported: bool,
+}
+
+impl JobMemory {
+    /// Creates the empty memory of the job with this UID.
+    pub fn new(uid: &str) -> Self {
+        JobMemory {
+            uid: uid.to_owned(),
+            ..JobMemory::default()
+        }
+    }
+
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Begins a run. If it is too early for a run, returns the remaining time.
+    pub fn begin_run(&self, now: Instant, generation: i64) -> Option<Duration> {
+        let mut locked = self.locked.lock();
+        let pause = locked.plan_duration * RUN_INTERVAL_PER_PLAN;
+        let pause = pause.clamp(MIN_RUN_INTERVAL, MAX_RUN_INTERVAL);
+        let last_run = locked.last_run.filter(|(_, known)| *known == generation);
+        let remaining = last_run.map(|(begin, _)| (begin + pause).saturating_duration_since(now));
+        if let Some(remaining) = remaining.filter(|remaining| !remaining.is_zero()) {
+            return Some(remaining);
+        }
+        locked.last_run = Some((now, generation));
+        None
+    }
+
+    /// Records how long a plan took.
+    pub fn record_plan(&self, duration: Duration) {
+        self.locked.lock().plan_duration = duration;
+    }
+
+    /// Begins a write of the status of a job with so many targets. If it is too early, returns the remaining time.
+    pub fn begin_status_write(&self, now: Instant, targets: usize) -> Option<Duration> {
+        let mut locked = self.locked.lock();
+        let factor = u32::try_from(1 + targets / TARGETS_PER_INTERVAL).unwrap_or(u32::MAX);
+        let next = locked
+            .last_status_write
+            .map(|write| write + STATUS_INTERVAL * factor);
+        let remaining = next.map(|next| next.saturating_duration_since(now));
+        if let Some(remaining) = remaining.filter(|remaining| !remaining.is_zero()) {
+            return Some(remaining);
+        }
+        locked.last_status_write = Some(now);
+        None
+    }
+
+    /// Records a refusal. The pause until the next try doubles with each refusal in a row.
+    pub fn record_refusal(&self, key: RefusalKey, message: &str, generation: i64) {
+        let mut locked = self.locked.lock();
+        if let RefusalKey::PodWrite(uid) = &key {
+            locked.refused_pods.insert(uid.clone(), message.to_owned());
+        }
+        let refusals = &mut locked.refusals;
+        refusals.record_refusal(key, message, Instant::now(), generation);
+    }
+
+    /// The remaining time until a refused write may be tried; `None` if it may be tried now.
+    pub fn pause_of(&self, key: &RefusalKey, generation: i64) -> Option<Duration> {
+        let locked = self.locked.lock();
+        let refusal = locked
+            .refusals
+            .active_refusal(key, Instant::now(), generation);
+        refusal.map(|(remaining, _)| remaining)
+    }
+
+    /// Forgets the refusal of a write that succeeded.
+    pub fn clear_refusal(&self, key: &RefusalKey) {
+        let mut locked = self.locked.lock();
+        if let RefusalKey::PodWrite(uid) = key {
+            locked.refused_pods.remove(uid);
+        }
+        locked.refusals.clear_refusal(key);
+    }
+
+    /// The reasons of refused writes of Pods, by UID.
+    pub fn refused_pods(&self) -> BTreeMap<String, String> {
+        self.locked.lock().refused_pods.clone()
+    }
+
+    /// Records what a live read of a name has found.
+    pub fn record_name(&self, name: &str, found: LiveName) {
+        let mut locked = self.locked.lock();
+        locked
+            .live_names
+            .insert(name.to_owned(), (found, Instant::now()));
+    }
+
+    /// What recent live reads of names have found.
+    pub fn live_names(&self) -> BTreeMap<String, LiveName> {
+        let mut locked = self.locked.lock();
+        locked
+            .live_names
+            .retain(|_, (_, at)| at.elapsed() < NAME_TTL);
+        let names = locked.live_names.iter();
+        names
+            .map(|(name, (found, _))| (name.clone(), *found))
+            .collect()
+    }
+
+    /// Records the state of the ContainerRecreateRequest of a Pod.
+    pub fn record_request(&self, pod_uid: &str, state: Option<RequestState>) {
+        let mut locked = self.locked.lock();
+        let requests = &mut locked.recreate_requests;
+        requests.insert(pod_uid.to_owned(), (state, Instant::now()));
+    }
+
+    /// The states of ContainerRecreateRequests that were read or refused in the last seconds.
+    pub fn recreate_requests(&self) -> BTreeMap<String, Option<RequestState>> {
+        let mut locked = self.locked.lock();
+        let requests = &mut locked.recreate_requests;
+        requests.retain(|_, (_, at)| at.elapsed() < REQUEST_TTL);
+        let known = requests.iter();
+        known
+            .map(|(uid, (state, _))| (uid.clone(), state.clone()))
+            .collect()
+    }
+
+    /// Whether it is the first time that the job is reported as unreadable.
+    pub fn begin_unreadable_report(&self) -> bool {
+        !std::mem::replace(&mut self.locked.lock().is_unreadable_reported, true)
+    }
+}

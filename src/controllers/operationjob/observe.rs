@@ -1,0 +1,92 @@
+//! Collects from the caches what a plan of an OperationJob reads.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::memory::JobMemory;
+use super::recreate_requests::RequestApi;
+use crate::api::operationjob::{OperationJob, Progress};
+use crate::cluster::objects::CachedJob;
+use crate::controllers::ControllerContext;
+use crate::domain::operationjob::job_pods::JobPods;
+use crate::domain::operationjob::names::extra_info;
+use crate::domain::operationjob::observed::ObservedJob;
+use crate::domain::operationjob::restart::settings::RestartSettings;
+
+/// Collects the state of a job. The cache of jobs contains this controller's own writes.
+pub fn observe_job(
+    context: &ControllerContext,
+    cached: &CachedJob,
+    memory: &JobMemory,
+    request_api: &RequestApi,
+) -> ObservedJob {
+    let job = &cached.object;
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    ObservedJob {
+        job: Arc::clone(job),
+        pods: collect_pods(context, cached, namespace),
+        sets: context.objects.sets.objects_of(namespace),
+        live_names: memory.live_names(),
+        other_jobs: other_jobs(context, cached, namespace),
+        restart: RestartSettings {
+            method: context.restart_method,
+            request_api: request_api.known(),
+        },
+        recreate_requests: memory.recreate_requests(),
+        refused: memory.refused_pods(),
+        now: (context.now)(),
+    }
+}
+
+/// The Pods that concern the job, and the Pods of the CollaSets from which it expects a new Pod.
+fn collect_pods(context: &ControllerContext, cached: &CachedJob, namespace: &str) -> JobPods {
+    let details = details_in_progress(&cached.object);
+    let sets = details.filter_map(|detail| detail.extra_info.get(extra_info::COLLASET));
+    let sets: BTreeSet<&str> = sets.map(String::as_str).collect();
+    let state = context.index.read_state();
+    let pods = state.namespace(namespace).into_iter();
+    let pods = pods.flat_map(|namespace| namespace.pods.values());
+    let concerned = pods.filter(|pod| {
+        let owner = pod.controller().filter(|owner| owner.is_collaset());
+        cached.concerns(pod) || owner.is_some_and(|owner| sets.contains(&*owner.name))
+    });
+    concerned.filter(|pod| pod.is_managed()).cloned().collect()
+}
+
+fn details_in_progress(
+    job: &OperationJob,
+) -> impl Iterator<Item = &crate::api::operationjob::TargetDetail> {
+    let details = job.status.iter().flat_map(|status| &status.target_details);
+    details.filter(|detail| detail.progress == Some(Progress::Processing))
+}
+
+/// The other jobs that name a target of this one. They are needed only to release targets.
+fn other_jobs(
+    context: &ControllerContext,
+    cached: &CachedJob,
+    namespace: &str,
+) -> Vec<Arc<OperationJob>> {
+    let job = &cached.object;
+    let mut details = job.status.iter().flat_map(|status| &status.target_details);
+    let releases = job.metadata.deletion_timestamp.is_some()
+        || details.any(|detail| {
+            detail.progress == Some(Progress::Failed)
+                && !detail.extra_info.contains_key(extra_info::RELEASED)
+        });
+    if !releases {
+        return Vec::new();
+    }
+    let names: BTreeSet<&str> = job
+        .spec
+        .targets
+        .iter()
+        .map(|target| &*target.name)
+        .collect();
+    let others = context.objects.jobs.objects_of(namespace).into_iter();
+    let others = others.filter(|other| other.object.metadata.uid != job.metadata.uid);
+    let naming = others.filter(|other| {
+        let mut targets = other.object.spec.targets.iter();
+        targets.any(|target| names.contains(&*target.name))
+    });
+    naming.map(|other| Arc::clone(&other.object)).collect()
+}

@@ -1,0 +1,155 @@
+//! What a plan asks for, and how it is made: each target by itself, then the job as a whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::job_settings;
+use super::job_status::{self, JobEvent};
+use super::observed::ObservedJob;
+use super::selection::selected_targets;
+use super::target::{self, TargetPlan};
+use crate::api::keys;
+use crate::api::operationjob::{OperationJobStatus, Progress};
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
+
+/// All writes that a plan asks for. The finalizer comes before everything else. The other writes do not depend on each
+/// other: a write of a Pod is planned only if what it rests on is stored in the status.
+#[derive(Clone, Debug, Default)]
+pub struct JobPlan {
+    /// Add the finalizer.
+    pub add_finalizer: bool,
+    /// The wanted status; `None` if nothing may be written.
+    pub status: Option<OperationJobStatus>,
+    /// Events to record when the status is written.
+    pub events: Vec<JobEvent>,
+    /// What to do on the Pods.
+    pub actions: Vec<TargetAction>,
+    /// Remove the finalizer.
+    pub remove_finalizer: bool,
+    /// Delete the job: its TTL is over.
+    pub delete: bool,
+    /// When to look again although nothing changes.
+    pub look_at: Option<Timestamp>,
+}
+
+/// One request for a target.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TargetAction {
+    /// Read the Pod of this name live: no managed Pod has it.
+    Lookup(String),
+    /// Change a Pod.
+    Patch(PodPatch),
+    /// Create the ContainerRecreateRequest of a Pod, for these containers, to end within so many seconds.
+    CreateRequest {
+        /// The Pod.
+        pod: Arc<Pod>,
+        /// Names of the containers.
+        containers: Vec<String>,
+        /// Seconds.
+        deadline_seconds: i64,
+    },
+    /// Find out which version of ContainerRecreateRequests the API server serves.
+    DiscoverRequests,
+    /// Read the ContainerRecreateRequest of the Pod with this UID.
+    ReadRequest(String),
+    /// Delete the ContainerRecreateRequest of the Pod with this UID.
+    DeleteRequest(String),
+}
+
+/// A strategic merge patch of a Pod, on condition of its UID and resourceVersion.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodPatch {
+    /// The Pod that was planned.
+    pub pod: Arc<Pod>,
+    /// Changes of labels.
+    pub labels: LabelPatch,
+    /// Changes of annotations; `None` removes one.
+    pub annotations: BTreeMap<String, Option<String>>,
+    /// Finalizers to remove.
+    pub remove_finalizers: Vec<&'static str>,
+    /// The content of `spec`.
+    pub spec: Option<Value>,
+    /// The Event on the Pod that reports the write: reason and message.
+    pub event: Option<(String, String)>,
+}
+
+impl PodPatch {
+    /// A patch of a Pod that changes nothing yet.
+    pub fn of(pod: &Arc<Pod>) -> PodPatch {
+        PodPatch {
+            pod: Arc::clone(pod),
+            ..PodPatch::default()
+        }
+    }
+}
+
+/// Plans the next writes for a job.
+pub fn plan_job(observed: &ObservedJob) -> JobPlan {
+    let job = &observed.job;
+    let has_finalizer = has_protected_finalizer(observed);
+    if observed.is_deleting() && !has_finalizer {
+        return JobPlan::default(); // another finalizer keeps it
+    }
+    let stored = job_status::stored_details(job);
+    let selected = selected_targets(job, &stored);
+    let mut plans: Vec<TargetPlan> = Vec::with_capacity(job.spec.targets.len());
+    for target in &job.spec.targets {
+        let detail = stored.get(&*target.name).copied();
+        let is_selected = selected.contains(&*target.name);
+        plans.push(target::plan_target(observed, target, detail, is_selected));
+    }
+    let status = job_status::wanted_status(observed, &plans);
+    let events = job_status::transition_events(observed, &plans);
+    let is_finished = job_status::is_finished(status.progress.as_ref());
+    let needs_finalizer = plans.iter().any(TargetPlan::needs_finalizer);
+    let mut plan = JobPlan {
+        add_finalizer: needs_finalizer && !has_finalizer && !observed.is_deleting(),
+        look_at: plans.iter().filter_map(|plan| plan.look_at).min(),
+        ..JobPlan::default()
+    };
+    // Nothing is done on a Pod before the finalizer is stored.
+    let may_act = has_finalizer || !needs_finalizer;
+    let actions = plans.into_iter().flat_map(|plan| plan.actions);
+    plan.actions = actions
+        .filter(|action| may_act || matches!(action, TargetAction::Lookup(_)))
+        .collect();
+    let is_stored = job.status.as_ref() == Some(&status);
+    plan.remove_finalizer =
+        has_finalizer && !needs_finalizer && is_stored && (is_finished || observed.is_deleting());
+    if !plan.add_finalizer {
+        plan.status = Some(status);
+        plan.events = events;
+    }
+    plan_ttl(observed, has_finalizer && !plan.remove_finalizer, &mut plan);
+    plan
+}
+
+/// Deletes a job whose TTL is over, or looks again when it is.
+fn plan_ttl(observed: &ObservedJob, is_held: bool, plan: &mut JobPlan) {
+    let status = observed.job.status.as_ref();
+    let is_finished = job_status::is_finished(status.and_then(|s| s.progress.as_ref()));
+    let end_time = status.and_then(|status| status.end_time.as_ref());
+    let Some(end_time) = end_time.filter(|_| is_finished && !observed.is_deleting()) else {
+        return;
+    };
+    let due = job_settings::later(end_time, job_settings::ttl(&observed.job.spec));
+    if due > observed.now {
+        plan.look_at = Some(plan.look_at.map_or(due, |at| at.min(due)));
+    } else {
+        plan.delete = !is_held && !plan.remove_finalizer;
+    }
+}
+
+fn has_protected_finalizer(observed: &ObservedJob) -> bool {
+    let mut finalizers = observed.job.metadata.finalizers.iter().flatten();
+    finalizers.any(|finalizer| finalizer == keys::PROTECTED_FINALIZER)
+}
+
+/// Whether a target in this state is finished.
+pub fn is_finished_progress(progress: Option<&Progress>) -> bool {
+    matches!(progress, Some(Progress::Succeeded | Progress::Failed))
+}
