@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fixtures;
+mod interrupted;
 mod replace;
 
 // This program uses a part of the fixtures of CollaSets.
