@@ -198,7 +198,9 @@ async fn replacement_survives_kill_of_the_leader() {
     let observer = testbed::observer::Observer::start(&scope).await;
     let job = Job::replace(&scope, "swap", &names).await;
     for _ in 0..3 {
-        bed.kill_leader().await;
+        let leader = bed.leader().await;
+        bed.kill(leader).await;
+        bed.restart(leader).await;
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     }
     let status = job.succeeded().await;

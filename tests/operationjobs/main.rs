@@ -1,6 +1,7 @@
 //! OperationJobs on a real API server, with the rights of the installed service account only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod admission;
 mod fixtures;
 mod interrupted;
 mod replace;

@@ -42,6 +42,8 @@ routes! {
     MutateCollaSets,
     /// PodDecorations, before they are stored.
     MutatePodDecorations,
+    /// OperationJobs, before they are stored.
+    MutateOperationJobs,
     /// CollaSets that are being deleted and leave their Pods.
     MarkOrphaningCollaSets,
     /// Updates and deletions of Pods.
@@ -52,6 +54,8 @@ routes! {
     ValidateCollaSets,
     /// PodDecorations, after all mutating webhooks.
     ValidatePodDecorations,
+    /// OperationJobs, after all mutating webhooks.
+    ValidateOperationJobs,
     /// ResourceContexts.
     ValidateResourceContexts,
     /// Deletions of PVCs.
@@ -78,25 +82,30 @@ impl Route {
             Route::MutatePodTransitionRules => "/mutate/podtransitionrules",
             Route::MutateCollaSets => "/mutate/collasets",
             Route::MutatePodDecorations => "/mutate/poddecorations",
+            Route::MutateOperationJobs => "/mutate/operationjobs",
             Route::MarkOrphaningCollaSets => "/mutate/leaving-collasets",
             Route::ValidatePods => "/validate/pods",
             Route::ValidatePodTransitionRules => "/validate/podtransitionrules",
             Route::ValidateCollaSets => "/validate/collasets",
             Route::ValidatePodDecorations => "/validate/poddecorations",
+            Route::ValidateOperationJobs => "/validate/operationjobs",
             Route::ValidateResourceContexts => "/validate/resourcecontexts",
             Route::ValidatePvcDeletions => "/validate/persistentvolumeclaims",
             Route::ValidatePvcCollections => "/validate/collected-persistentvolumeclaims",
         }
     }
 
-    /// Whether the route is only for CollaSets, and for the objects that belong to them or decorate their Pods (feature gate `CollaSets`).
+    /// Whether the route is only for CollaSets, and for the objects that belong to them, decorate their Pods or operate
+    /// on them (feature gate `CollaSets`).
     pub const fn is_for_collasets(self) -> bool {
         match self {
             Route::MutateCollaSets
             | Route::MutatePodDecorations
+            | Route::MutateOperationJobs
             | Route::MarkOrphaningCollaSets
             | Route::ValidateCollaSets
             | Route::ValidatePodDecorations
+            | Route::ValidateOperationJobs
             | Route::ValidateResourceContexts
             | Route::ValidatePvcDeletions
             | Route::ValidatePvcCollections => true,
@@ -116,11 +125,13 @@ impl Route {
             | Route::MutatePodTransitionRules
             | Route::MutateCollaSets
             | Route::MutatePodDecorations
+            | Route::MutateOperationJobs
             | Route::MarkOrphaningCollaSets => WebhookKind::Mutating,
             Route::ValidatePods
             | Route::ValidatePodTransitionRules
             | Route::ValidateCollaSets
             | Route::ValidatePodDecorations
+            | Route::ValidateOperationJobs
             | Route::ValidateResourceContexts
             | Route::ValidatePvcDeletions
             | Route::ValidatePvcCollections => WebhookKind::Validating,
