@@ -51,7 +51,10 @@ async fn lost_new_pod_is_followed_by_the_next_one() {
         .await;
     set.release().await;
     let status = job.succeeded().await;
-    assert_eq!(info(&status.target_details[0], NEW_POD), info(&detail, NEW_POD));
+    assert_eq!(
+        info(&status.target_details[0], NEW_POD),
+        info(&detail, NEW_POD)
+    );
 }
 
 #[tokio::test]
@@ -61,12 +64,18 @@ async fn scale_in_of_the_pair_ends_the_job() {
     let (job, pod, _) = held_pair(&set).await;
     set.edit(json!({ "replicas": 0 })).await;
     set.release().await;
-    wait::until("the Pods to go", async || scope.list("app=web").await.is_empty()).await;
+    wait::until("the Pods to go", async || {
+        scope.list("app=web").await.is_empty()
+    })
+    .await;
     // The set never makes the new Pod again, so the job waits for its deadline or its deletion.
     let deadline = json!({ "spec": { "activeDeadlineSeconds": 1 } });
     job.edit(deadline).await;
     let status = job.failed().await;
-    assert!(["DeadlineExceeded", "PodNotFound"].contains(&reason(&status.target_details[0])), "{pod}");
+    assert!(
+        ["DeadlineExceeded", "PodNotFound"].contains(&reason(&status.target_details[0])),
+        "{pod}"
+    );
     job.delete().await;
     job.gone().await;
 }
@@ -76,11 +85,17 @@ async fn deleted_set_ends_the_job() {
     let scope = Bed::shared().await.scope("job-set-gone").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let (job, _, _) = held_pair(&set).await;
-    set.api.delete("web", &DeleteParams::default()).await.unwrap();
+    set.api
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
     set.release().await;
     let status = job.failed().await;
     assert_eq!(reason(&status.target_details[0]), "PodNotFound");
-    wait::until("the Pods to go", async || scope.list("app=web").await.is_empty()).await;
+    wait::until("the Pods to go", async || {
+        scope.list("app=web").await.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -89,13 +104,19 @@ async fn namespace_goes_with_an_open_job() {
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let (job, pod, _) = held_pair(&set).await;
     let named = job.get().await.name_any();
-    assert_eq!((named.as_str(), scope.get(&pod).await.finalizers().len()), ("swap", 0));
+    assert_eq!(
+        (named.as_str(), scope.get(&pod).await.finalizers().len()),
+        ("swap", 0)
+    );
     set.release().await;
     scope.delete_namespace().await;
     wait::until("the namespace to go", async || {
         let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> =
             kube::Api::all(scope.client.clone());
-        namespaces.get_opt(&scope.namespace).await.is_ok_and(|found| found.is_none())
+        namespaces
+            .get_opt(&scope.namespace)
+            .await
+            .is_ok_and(|found| found.is_none())
     })
     .await;
 }
@@ -110,8 +131,10 @@ async fn successor_of_the_same_name_is_not_touched() {
     set.edit(json!({ "paused": true })).await;
     let first = set.pod(0).await;
     let job = Job::replace(&scope, "swap", &["web-0"]).await;
-    job.until_target("web-0", "its start", |d| d.progress == Some(Progress::Processing))
-        .await;
+    job.until_target("web-0", "its start", |d| {
+        d.progress == Some(Progress::Processing)
+    })
+    .await;
     set.edit(json!({ "paused": true })).await;
     scope.delete("web-0").await.unwrap();
     wait::until("another Pod", async || {
@@ -128,7 +151,10 @@ async fn successor_of_the_same_name_is_not_touched() {
     scope.label("web-0", request).await.unwrap();
     job.delete().await;
     job.gone().await;
-    assert_eq!(label(&scope.get("web-0").await, keys::TO_REPLACE), Some("true"));
+    assert_eq!(
+        label(&scope.get("web-0").await, keys::TO_REPLACE),
+        Some("true")
+    );
 }
 
 /// What Kuperator has stored: a job in progress whose Pod carries its label and its finalizer.
@@ -146,18 +172,27 @@ async fn job_of_kuperator_is_taken_over_without_its_finalizer() {
     } });
     scope.patch(&name, held).await.unwrap();
     let part = json!({ "metadata": { "finalizers": [keys::PROTECTED_FINALIZER] } });
-    scope.store::<OperationJob>(object("swap", "Replace", &[&name], part)).await;
+    scope
+        .store::<OperationJob>(object("swap", "Replace", &[&name], part))
+        .await;
     let job = Job::named(&scope, "swap");
     let status = json!({ "status": {
         "progress": "Processing", "startTime": "2026-11-01T00:00:00Z", "totalPodCount": 1,
         "targetDetails": [{ "name": name, "progress": "Processing", "startTime": "2099-01-01T00:00:00Z" }],
     } });
     let patch = Patch::Merge(status);
-    job.api.patch_status("swap", &PatchParams::default(), &patch).await.unwrap();
+    job.api
+        .patch_status("swap", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
     bed.with_server().await;
     job.succeeded().await;
     wait::until("the old Pod to go", async || {
-        scope.pods().get_opt(&name).await.is_ok_and(|pod| pod.is_none())
+        scope
+            .pods()
+            .get_opt(&name)
+            .await
+            .is_ok_and(|pod| pod.is_none())
     })
     .await;
     set.settled().await;
@@ -170,7 +205,15 @@ async fn stored_job_of_unknown_action_fails_and_is_deletable() {
     bed.without_server().await;
     let jobs = [
         ("paint", object("paint", "Paint", &["web-0"], json!({}))),
-        ("held", object("held", "Paint", &["web-0"], json!({ "metadata": { "finalizers": [keys::PROTECTED_FINALIZER] } }))),
+        (
+            "held",
+            object(
+                "held",
+                "Paint",
+                &["web-0"],
+                json!({ "metadata": { "finalizers": [keys::PROTECTED_FINALIZER] } }),
+            ),
+        ),
     ];
     for (_, job) in &jobs {
         scope.store::<OperationJob>(job.clone()).await;
