@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::*;
+use crate::api::validation::operationjob::RESTART_METHODS;
+use crate::domain::operationjob::restart::settings::RestartMethod;
 
 fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(4)
@@ -274,5 +276,12 @@ async fn job_with_many_targets_can_be_continued() {
     let request = request(Some(with(json!(1))), with(json!(2)));
     for verdict in [mutate(&request).await, validate(&request).await] {
         assert!(verdict.is_allowed(), "{}", verdict.message());
+    }
+}
+
+#[test]
+fn accepted_methods_are_those_that_the_controller_reads() {
+    for method in RESTART_METHODS {
+        assert!(RestartMethod::parse(method).is_some(), "{method}");
     }
 }

@@ -31,6 +31,7 @@ macro_rules! routes {
     };
 }
 
+// The seeds of the fuzz target for reviews name a route by its index, so new routes are added at the end.
 routes! {
     /// Pods and their status, before they are stored.
     MutatePods,
@@ -40,10 +41,6 @@ routes! {
     MutatePodTransitionRules,
     /// CollaSets, before they are stored.
     MutateCollaSets,
-    /// PodDecorations, before they are stored.
-    MutatePodDecorations,
-    /// OperationJobs, before they are stored.
-    MutateOperationJobs,
     /// CollaSets that are being deleted and leave their Pods.
     MarkOrphaningCollaSets,
     /// Updates and deletions of Pods.
@@ -52,16 +49,20 @@ routes! {
     ValidatePodTransitionRules,
     /// CollaSets, after all mutating webhooks.
     ValidateCollaSets,
-    /// PodDecorations, after all mutating webhooks.
-    ValidatePodDecorations,
-    /// OperationJobs, after all mutating webhooks.
-    ValidateOperationJobs,
     /// ResourceContexts.
     ValidateResourceContexts,
     /// Deletions of PVCs.
     ValidatePvcDeletions,
     /// Deletions of PVCs by the Kubernetes garbage collector.
     ValidatePvcCollections,
+    /// PodDecorations, before they are stored.
+    MutatePodDecorations,
+    /// PodDecorations, after all mutating webhooks.
+    ValidatePodDecorations,
+    /// OperationJobs, before they are stored.
+    MutateOperationJobs,
+    /// OperationJobs, after all mutating webhooks.
+    ValidateOperationJobs,
 }
 
 /// The two kinds of admission webhook.
