@@ -31,12 +31,25 @@ struct StartPositions {
 }
 
 impl TermStart {
+    /// As [`Self::wait_caught_up`]. If the caches are behind, the key is tried again.
+    pub async fn wait_until_current(
+        &self,
+        context: &ControllerContext,
+        namespace: &str,
+    ) -> Result<u64, ReconcileOutcome> {
+        let caught_up = self.wait_caught_up(context, namespace).await;
+        caught_up.map_err(|error| {
+            warn!(%error, "the writes of a former leader are not known yet; planning waits until they are");
+            ReconcileOutcome::Retry
+        })
+    }
+
     /// Waits until the caches of CollaSets, PodDecorations and their objects contain the writes of a former leader.
     /// Returns the position that the Pod cache must reach for the same.
     ///
     /// # Errors
     /// If a position can't be read, or a cache does not reach its position in time.
-    pub async fn wait_caught_up(
+    async fn wait_caught_up(
         &self,
         context: &ControllerContext,
         namespace: &str,

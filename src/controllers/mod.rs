@@ -18,6 +18,7 @@ mod queues;
 mod requests;
 pub mod rule_endpoints;
 pub(crate) mod rules;
+mod run_pace;
 mod status_patch;
 mod step_writes;
 mod wait_events;

@@ -367,6 +367,7 @@ impl Plant {
             wait_notice: Duration::from_secs(60),
             endpoint_caller: Arc::default(),
             collasets: true,
+            restart_method: Default::default(),
             grace_delete: false,
             now: Timestamp::now,
             earliest: Timestamp::now,

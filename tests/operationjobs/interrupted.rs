@@ -1,10 +1,11 @@
 //! Something happens in the middle of a replacement: nothing hangs, nothing stays on Pods, and no stranger is touched.
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::keys;
 use operating::api::operationjob::{OperationJob, Progress};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::{Bed, wait};
 
 use crate::fixtures::{Job, has_finalizer, info, object, reason};
@@ -203,23 +204,32 @@ async fn stored_job_of_unknown_action_fails_and_is_deletable() {
     let bed = Bed::own().await;
     let scope = bed.scope("job-stored").await;
     bed.without_server().await;
-    let jobs = [
-        ("paint", object("paint", "Paint", &["web-0"], json!({}))),
-        (
-            "held",
-            object(
-                "held",
-                "Paint",
-                &["web-0"],
-                json!({ "metadata": { "finalizers": [keys::PROTECTED_FINALIZER] } }),
-            ),
-        ),
-    ];
-    for (_, job) in &jobs {
-        scope.store::<OperationJob>(job.clone()).await;
+    let crds: Api<CustomResourceDefinition> = Api::all(scope.client.clone());
+    let definition = "operationjobs.apps.kusionstack.io";
+    let strict = crds.get(definition).await.unwrap();
+    let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let mut loose = json!(strict);
+    loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = any;
+    let store_definition = async |schema: &Value| {
+        let patch = json!([{ "op": "replace", "path": "/spec/versions", "value": schema["spec"]["versions"] }]);
+        let patch = Patch::Json::<()>(serde_json::from_value(patch).unwrap());
+        let params = PatchParams::default();
+        crds.patch(definition, &params, &patch).await.unwrap();
+    };
+    store_definition(&loose).await;
+    let held = json!({ "metadata": { "finalizers": [keys::PROTECTED_FINALIZER] } });
+    for (name, part) in [("paint", json!({})), ("held", held)] {
+        let job = object(name, "Paint", &["web-0"], part);
+        let job: OperationJob = serde_json::from_value(job).unwrap();
+        let jobs: Api<OperationJob> = scope.api();
+        wait::until("the job to be stored", async || {
+            jobs.create(&PostParams::default(), &job).await.is_ok()
+        })
+        .await;
     }
+    store_definition(&json!(strict)).await;
     bed.with_server().await;
-    for (name, _) in jobs {
+    for name in ["paint", "held"] {
         let job = Job::named(&scope, name);
         let status = job.failed().await;
         assert_eq!(reason(&status.target_details[0]), "ActionFailed");

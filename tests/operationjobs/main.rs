@@ -5,6 +5,7 @@ mod admission;
 mod fixtures;
 mod interrupted;
 mod replace;
+mod restart;
 
 // This program uses a part of the fixtures of CollaSets.
 #[allow(dead_code)]

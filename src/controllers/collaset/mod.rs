@@ -38,7 +38,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::warn;
 
 use super::cache_waits::TermStart;
 use super::decoration_board::DecorationBoard;
@@ -78,16 +77,13 @@ impl CollaSetController {
             self.states.lock().remove(&name);
             return gc::delete_empty_resource_context(&self.context, &name).await;
         };
-        let caught_up = self.term_start.wait_caught_up(&self.context, &name.0);
-        let term_start_version = match caught_up.await {
-            Ok(version) => version,
-            Err(error) => {
-                warn!(%error, "the writes of a former leader are not known yet; planning waits until they are");
-                return ReconcileOutcome::Retry;
-            }
+        let caught_up = self.term_start.wait_until_current(&self.context, &name.0);
+        let pod_position = match caught_up.await {
+            Ok(position) => position,
+            Err(outcome) => return outcome,
         };
         let state = self.set_reconcile_state(name, &set);
-        state.record_pod_write(term_start_version);
+        state.record_pod_write(pod_position);
         let generation = set.metadata.generation.unwrap_or(0);
         if let Some(outcome) = state.begin_reconcile(Instant::now(), generation) {
             return outcome;

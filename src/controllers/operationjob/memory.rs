@@ -4,20 +4,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::super::collaset::refusals::{RefusalBackoff, RefusalKey};
+use crate::controllers::run_pace::RunPace;
 use crate::controllers::written_versions::WrittenVersions;
 use crate::domain::operationjob::observed::LiveName;
 use crate::domain::operationjob::restart::recreate_request::RequestState;
 
-/// Minimum time between two runs for a job. Many Pod events cause one run. A change of the spec does not wait.
-pub const MIN_RUN_INTERVAL: Duration = Duration::from_millis(50);
-/// The time between two runs is at least this multiple of the time that the last plan took.
-const RUN_INTERVAL_PER_PLAN: u32 = 10;
-/// Maximum time between two runs that are due.
-const MAX_RUN_INTERVAL: Duration = Duration::from_secs(5);
 /// Minimum time between two writes of the status of a small job. The status of a large job is written less often, because
 /// each write contains all targets.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
@@ -39,9 +34,7 @@ pub struct JobMemory {
 
 #[derive(Default)]
 struct LockedMemory {
-    /// The begin of the last run, and the generation that it read.
-    last_run: Option<(Instant, i64)>,
-    plan_duration: Duration,
+    pace: RunPace,
     last_status_write: Option<Instant>,
     refusals: RefusalBackoff,
     /// Reasons of refused writes of Pods, by UID.
@@ -64,23 +57,9 @@ impl JobMemory {
         &self.uid
     }
 
-    /// Begins a run. If it is too early for a run, returns the remaining time.
-    pub fn begin_run(&self, now: Instant, generation: i64) -> Option<Duration> {
-        let mut locked = self.locked.lock();
-        let pause = locked.plan_duration * RUN_INTERVAL_PER_PLAN;
-        let pause = pause.clamp(MIN_RUN_INTERVAL, MAX_RUN_INTERVAL);
-        let last_run = locked.last_run.filter(|(_, known)| *known == generation);
-        let remaining = last_run.map(|(begin, _)| (begin + pause).saturating_duration_since(now));
-        if let Some(remaining) = remaining.filter(|remaining| !remaining.is_zero()) {
-            return Some(remaining);
-        }
-        locked.last_run = Some((now, generation));
-        None
-    }
-
-    /// Records how long a plan took.
-    pub fn record_plan(&self, duration: Duration) {
-        self.locked.lock().plan_duration = duration;
+    /// When the next run may begin.
+    pub fn pace(&self) -> MappedMutexGuard<'_, RunPace> {
+        MutexGuard::map(self.locked.lock(), |locked| &mut locked.pace)
     }
 
     /// Begins a write of the status of a job with so many targets. If it is too early, returns the remaining time.

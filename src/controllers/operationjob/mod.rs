@@ -23,9 +23,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::warn;
 
 use super::cache_waits::{TermStart, UNSYNCED_RETRY, wait_for_pod_cache};
+use super::run_pace::MIN_RUN_INTERVAL;
 use super::{ControllerContext, JobName};
 use crate::cluster::objects::CachedJob;
 use crate::cluster::work_queue::ReconcileOutcome;
@@ -66,17 +66,14 @@ impl OperationJobController {
             self.memories.lock().remove(&name);
             return ReconcileOutcome::Done;
         };
-        let caught_up = self.term_start.wait_caught_up(&self.context, &name.0);
+        let caught_up = self.term_start.wait_until_current(&self.context, &name.0);
         let pod_position = match caught_up.await {
             Ok(position) => position,
-            Err(error) => {
-                warn!(%error, "the writes of a former leader are not known yet; planning waits until they are");
-                return ReconcileOutcome::Retry;
-            }
+            Err(outcome) => return outcome,
         };
         let memory = self.memory(&name, &cached);
         let generation = cached.object.metadata.generation.unwrap_or(0);
-        if let Some(remaining) = memory.begin_run(Instant::now(), generation) {
+        if let Some(remaining) = memory.pace().begin_run(Instant::now(), generation) {
             return ReconcileOutcome::Early(remaining);
         }
         match wait_for_pod_cache(&self.context, pod_position).await {
@@ -108,7 +105,7 @@ impl OperationJobController {
                     let observed =
                         observe::observe_job(&self.context, &cached, memory, &self.request_api);
                     let plan = plan_job(&observed);
-                    memory.record_plan(begin.elapsed());
+                    memory.pace().record_plan(begin.elapsed());
                     execution.carry_out(&plan).await
                 }
             };
@@ -119,7 +116,7 @@ impl OperationJobController {
                 RunStep::Wait(Some(pause)) => return ReconcileOutcome::After(pause),
             }
         }
-        ReconcileOutcome::After(memory::MIN_RUN_INTERVAL)
+        ReconcileOutcome::After(MIN_RUN_INTERVAL)
     }
 
     fn cached(&self, (namespace, name): &JobName) -> Option<Arc<CachedJob>> {

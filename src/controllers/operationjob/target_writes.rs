@@ -13,8 +13,8 @@ use crate::cluster::events::pod_reference;
 use crate::cluster::pod_requests;
 use crate::controllers::collaset::refusals::RefusalKey;
 use crate::controllers::requests::{RequestError, request_with_deadline};
+use crate::domain::operationjob::actions::{PodPatch, TargetAction};
 use crate::domain::operationjob::observed::LiveName;
-use crate::domain::operationjob::plan::{PodPatch, TargetAction};
 use crate::domain::operationjob::restart::recreate_request::{self, RequestState};
 use crate::domain::pod::Pod;
 

@@ -3,19 +3,13 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::super::collaset::refusals::{RefusalBackoff, RefusalKey};
+use crate::controllers::run_pace::RunPace;
 use crate::domain::decoration::observed::RefusedWrites;
 
-/// Minimum time between two runs for a PodDecoration. Many Pod events cause one run. A change of the spec does not wait.
-pub const MIN_RUN_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time between the end of a run and the next run that is due.
-const MAX_RUN_INTERVAL: Duration = Duration::from_secs(5);
-/// A plan reads all CollaSets of the namespace. The time between two runs is at least this multiple of the time that the
-/// last plan took, so that a large namespace with many Pod events does not keep a core busy.
-const RUN_INTERVAL_PER_PLAN: u32 = 10;
 /// Minimum time between two writes of the status.
 pub const MIN_STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -28,9 +22,7 @@ pub struct DecorationMemory {
 
 #[derive(Debug, Default)]
 struct LockedMemory {
-    /// The begin of the last run, and the generation that it read.
-    last_run: Option<(Instant, i64)>,
-    plan_duration: Duration,
+    pace: RunPace,
     last_status_write: Option<Instant>,
     refusals: RefusalBackoff,
     /// The generation whose unreadable spec was reported.
@@ -50,23 +42,9 @@ impl DecorationMemory {
         &self.uid
     }
 
-    /// Begins a run. If it is too early for a run, returns the remaining time.
-    pub fn begin_run(&self, now: Instant, generation: i64) -> Option<Duration> {
-        let mut locked = self.locked.lock();
-        let pause = locked.plan_duration * RUN_INTERVAL_PER_PLAN;
-        let pause = pause.clamp(MIN_RUN_INTERVAL, MAX_RUN_INTERVAL);
-        let last_run = locked.last_run.filter(|(_, known)| *known == generation);
-        let remaining = last_run.map(|(begin, _)| (begin + pause).saturating_duration_since(now));
-        if let Some(remaining) = remaining.filter(|remaining| !remaining.is_zero()) {
-            return Some(remaining);
-        }
-        locked.last_run = Some((now, generation));
-        None
-    }
-
-    /// Records how long a plan took.
-    pub fn record_plan(&self, duration: Duration) {
-        self.locked.lock().plan_duration = duration;
+    /// When the next run may begin.
+    pub fn pace(&self) -> MappedMutexGuard<'_, RunPace> {
+        MutexGuard::map(self.locked.lock(), |locked| &mut locked.pace)
     }
 
     /// Begins a write of the status. If it is too early for a write, returns the remaining time.
@@ -126,21 +104,6 @@ impl DecorationMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn long_plans_are_made_less_often() {
-        let (memory, begin) = (DecorationMemory::new("u"), Instant::now());
-        assert_eq!(memory.begin_run(begin, 1), None);
-        assert_eq!(memory.begin_run(begin, 1), Some(MIN_RUN_INTERVAL));
-        assert_eq!(memory.begin_run(begin + MIN_RUN_INTERVAL, 1), None);
-        memory.record_plan(Duration::from_millis(30));
-        let next = begin + 2 * MIN_RUN_INTERVAL;
-        let remaining = Duration::from_millis(250);
-        assert_eq!(memory.begin_run(next, 1), Some(remaining));
-        assert_eq!(memory.begin_run(next, 2), None, "another spec");
-        memory.record_plan(Duration::from_mins(1));
-        assert_eq!(memory.begin_run(next, 2), Some(MAX_RUN_INTERVAL));
-    }
 
     #[tokio::test(start_paused = true)]
     async fn reason_of_refusal_stays_during_next_try() {

@@ -28,10 +28,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::warn;
 
 use super::cache_waits::{TermStart, UNSYNCED_RETRY, wait_for_pod_cache};
 use super::decoration_board::DecorationBoard;
+use super::run_pace::MIN_RUN_INTERVAL;
 use super::{ControllerContext, DecorationName, Queues};
 use crate::cluster::objects::CachedDecoration;
 use crate::cluster::work_queue::ReconcileOutcome;
@@ -76,17 +76,14 @@ impl PodDecorationController {
         let Some(cached) = self.cached(&name) else {
             return self.forget(&name);
         };
-        let caught_up = self.term_start.wait_caught_up(&self.context, &name.0);
+        let caught_up = self.term_start.wait_until_current(&self.context, &name.0);
         let pod_position = match caught_up.await {
             Ok(position) => position,
-            Err(error) => {
-                warn!(%error, "the writes of a former leader are not known yet; planning waits until they are");
-                return ReconcileOutcome::Retry;
-            }
+            Err(outcome) => return outcome,
         };
         let memory = self.memory(&name, &cached);
         let generation = cached.object.metadata.generation.unwrap_or(0);
-        if let Some(remaining) = memory.begin_run(Instant::now(), generation) {
+        if let Some(remaining) = memory.pace().begin_run(Instant::now(), generation) {
             return ReconcileOutcome::Early(remaining);
         }
         match wait_for_pod_cache(&self.context, pod_position).await {
@@ -111,7 +108,7 @@ impl PodDecorationController {
             let begin = Instant::now();
             let observed = observe::observe_decoration(&self.context, &self.board, &cached, memory);
             let plan = observe::plan(&observed, cached.unreadable.as_deref());
-            memory.record_plan(begin.elapsed());
+            memory.pace().record_plan(begin.elapsed());
             publish::publish(self, &name.0, &plan.publish);
             let execution = Execution {
                 context: &self.context,
@@ -128,7 +125,7 @@ impl PodDecorationController {
                 NextStep::Wait(Some(pause)) => return ReconcileOutcome::After(pause),
             }
         }
-        ReconcileOutcome::After(memory::MIN_RUN_INTERVAL)
+        ReconcileOutcome::After(MIN_RUN_INTERVAL)
     }
 
     /// The PodDecoration is gone. Its Pods lose the decoration.

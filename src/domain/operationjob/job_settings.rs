@@ -1,23 +1,19 @@
-//! The settings of a job with their defaults (contract 7.1), and times in its status.
+//! The settings of a job with their defaults (contract 1.5), and times in its status.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::api::defaults::{ACTIVE_DEADLINE_SECONDS, TTL_SECONDS_AFTER_FINISHED};
 use crate::api::operationjob::OperationJobSpec;
-
-/// Seconds that a target may take if the spec does not say it.
-pub const DEFAULT_DEADLINE_SECONDS: i32 = 10_800;
-/// Seconds until a finished job is deleted if the spec does not say it.
-pub const DEFAULT_TTL_SECONDS: i32 = 1_800;
 
 /// How long a target may take. A value that is not positive counts as absent.
 pub fn deadline(spec: &OperationJobSpec) -> SignedDuration {
-    positive_seconds(spec.active_deadline_seconds, DEFAULT_DEADLINE_SECONDS)
+    positive_seconds(spec.active_deadline_seconds, ACTIVE_DEADLINE_SECONDS)
 }
 
 /// How long a finished job stays. A value that is not positive counts as absent.
 pub fn ttl(spec: &OperationJobSpec) -> SignedDuration {
-    positive_seconds(spec.ttl_seconds_after_finished, DEFAULT_TTL_SECONDS)
+    positive_seconds(spec.ttl_seconds_after_finished, TTL_SECONDS_AFTER_FINISHED)
 }
 
 /// How long to wait before a target is operated on.

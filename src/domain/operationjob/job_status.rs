@@ -1,12 +1,12 @@
-//! The status of a job, and the Events about its transitions (contract 1.5 and 2.5).
+//! The status of a job, and the Events about its transitions (contract 1.5).
 
 use std::collections::BTreeMap;
 
 use super::job_settings;
 use super::names::{extra_info, reason};
 use super::observed::ObservedJob;
-use super::plan::is_finished_progress;
-use super::target::TargetPlan;
+use super::target_plan::TargetPlan;
+use super::target_plan::is_finished_progress;
 use crate::api::operationjob::{Action, OperationJob, OperationJobStatus, Progress, TargetDetail};
 use crate::domain::messages;
 

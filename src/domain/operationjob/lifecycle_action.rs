@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use super::actions::{PodPatch, TargetAction};
 use super::job_settings;
 use super::names::{extra_info, reason};
 use super::observed::ObservedJob;
-use super::plan::{PodPatch, TargetAction};
-use super::target::{TargetPlan, recorded_pod};
+use super::target_plan::{TargetPlan, recorded_pod};
 use crate::api::keys::Family;
 use crate::domain::digest::Digest;
 use crate::domain::lifecycle::{operator, stored_phases};

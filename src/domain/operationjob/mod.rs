@@ -7,9 +7,11 @@
 //! |---|---|
 //! | `observed` | what a plan reads |
 //! | `job_pods` | the Pods that a plan reads |
+//! | `actions` | the requests of a plan for the Pods |
 //! | `plan` | what a plan asks for, and how it is made |
 //! | `selection` | which targets a job operates on |
-//! | `target` | the start, the deadline and the end of one target |
+//! | `target` | plans one target |
+//! | `target_plan` | how a target begins, waits and ends |
 //! | `replace` | the action Replace |
 //! | `lifecycle_action` | takes a Pod through the lifecycle for the other actions |
 //! | `restart_action` | the action Restart |
@@ -20,6 +22,7 @@
 //! | `job_settings` | defaults of the spec, and times |
 //! | `names` | names in the status |
 
+pub mod actions;
 pub mod job_pods;
 pub mod job_settings;
 pub mod job_status;
@@ -33,4 +36,5 @@ pub mod restart;
 mod restart_action;
 mod selection;
 mod target;
+mod target_plan;
 mod third_party;

@@ -1,20 +1,16 @@
 //! What a plan asks for, and how it is made: each target by itself, then the job as a whole.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use jiff::Timestamp;
-use serde_json::Value;
 
+use super::actions::TargetAction;
 use super::job_settings;
 use super::job_status::{self, JobEvent};
 use super::observed::ObservedJob;
 use super::selection::selected_targets;
-use super::target::{self, TargetPlan};
+use super::target::plan_target;
+use super::target_plan::TargetPlan;
 use crate::api::keys;
-use crate::api::operationjob::{OperationJobStatus, Progress};
-use crate::domain::lifecycle::LabelPatch;
-use crate::domain::pod::Pod;
+use crate::api::operationjob::OperationJobStatus;
 
 /// All writes that a plan asks for. The finalizer comes before everything else. The other writes do not depend on each
 /// other: a write of a Pod is planned only if what it rests on is stored in the status.
@@ -36,57 +32,6 @@ pub struct JobPlan {
     pub look_at: Option<Timestamp>,
 }
 
-/// One request for a target.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TargetAction {
-    /// Read the Pod of this name live: no managed Pod has it.
-    Lookup(String),
-    /// Change a Pod.
-    Patch(PodPatch),
-    /// Create the ContainerRecreateRequest of a Pod, for these containers, to end within so many seconds.
-    CreateRequest {
-        /// The Pod.
-        pod: Arc<Pod>,
-        /// Names of the containers.
-        containers: Vec<String>,
-        /// Seconds.
-        deadline_seconds: i64,
-    },
-    /// Find out which version of ContainerRecreateRequests the API server serves.
-    DiscoverRequests,
-    /// Read the ContainerRecreateRequest of the Pod with this UID.
-    ReadRequest(String),
-    /// Delete the ContainerRecreateRequest of the Pod with this UID.
-    DeleteRequest(String),
-}
-
-/// A strategic merge patch of a Pod, on condition of its UID and resourceVersion.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodPatch {
-    /// The Pod that was planned.
-    pub pod: Arc<Pod>,
-    /// Changes of labels.
-    pub labels: LabelPatch,
-    /// Changes of annotations; `None` removes one.
-    pub annotations: BTreeMap<String, Option<String>>,
-    /// Finalizers to remove.
-    pub remove_finalizers: Vec<&'static str>,
-    /// The content of `spec`.
-    pub spec: Option<Value>,
-    /// The Event on the Pod that reports the write: reason and message.
-    pub event: Option<(String, String)>,
-}
-
-impl PodPatch {
-    /// A patch of a Pod that changes nothing yet.
-    pub fn of(pod: &Arc<Pod>) -> PodPatch {
-        PodPatch {
-            pod: Arc::clone(pod),
-            ..PodPatch::default()
-        }
-    }
-}
-
 /// Plans the next writes for a job.
 pub fn plan_job(observed: &ObservedJob) -> JobPlan {
     let job = &observed.job;
@@ -100,7 +45,7 @@ pub fn plan_job(observed: &ObservedJob) -> JobPlan {
     for target in &job.spec.targets {
         let detail = stored.get(&*target.name).copied();
         let is_selected = selected.contains(&*target.name);
-        plans.push(target::plan_target(observed, target, detail, is_selected));
+        plans.push(plan_target(observed, target, detail, is_selected));
     }
     let status = job_status::wanted_status(observed, &plans);
     let events = job_status::transition_events(observed, &plans);
@@ -147,9 +92,4 @@ fn plan_ttl(observed: &ObservedJob, is_held: bool, plan: &mut JobPlan) {
 fn has_protected_finalizer(observed: &ObservedJob) -> bool {
     let mut finalizers = observed.job.metadata.finalizers.iter().flatten();
     finalizers.any(|finalizer| finalizer == keys::PROTECTED_FINALIZER)
-}
-
-/// Whether a target in this state is finished.
-pub fn is_finished_progress(progress: Option<&Progress>) -> bool {
-    matches!(progress, Some(Progress::Succeeded | Progress::Failed))
 }

@@ -1,11 +1,11 @@
 //! Withdraws everything that a job asked of a Pod, after a failure, a missed deadline, or the deletion of the job.
 
+use super::actions::TargetAction;
 use super::lifecycle_action;
 use super::observed::ObservedJob;
-use super::plan::TargetAction;
 use super::replace;
 use super::restart_action;
-use super::target::{TargetPlan, recorded_pod};
+use super::target_plan::{TargetPlan, recorded_pod};
 use super::third_party;
 use crate::api::operationjob::Action;
 

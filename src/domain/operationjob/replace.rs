@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use super::actions::{PodPatch, TargetAction};
 use super::job_settings;
 use super::names::{extra_info, reason};
 use super::observed::ObservedJob;
-use super::plan::{PodPatch, TargetAction};
-use super::target::{TargetPlan, recorded_pod};
+use super::target_plan::{TargetPlan, recorded_pod};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::operationjob::{Action, OperationJob, Progress};
@@ -144,7 +144,12 @@ fn paired_pod(observed: &ObservedJob, origin: &Pod) -> Option<Arc<Pod>> {
 }
 
 /// The new Pod that was noted, or the Pod that its CollaSet has created since under the instance ID of one of both.
+/// Kuperator has noted only the name.
 fn known_new_pod(observed: &ObservedJob, plan: &TargetPlan) -> Option<Arc<Pod>> {
+    if plan.info(extra_info::COLLASET).is_none() {
+        let noted = observed.pods.named(plan.info(extra_info::NEW_POD)?);
+        return noted.filter(|pod| !pod.is_terminating()).cloned();
+    }
     let set = find_set(observed, plan.info(extra_info::COLLASET)?)?;
     let set_uid = set.metadata.uid.as_deref()?;
     let origin_uid = plan.info(extra_info::POD_UID);

@@ -3,17 +3,17 @@
 
 use std::sync::Arc;
 
+use super::actions::{PodPatch, TargetAction};
 use super::job_settings;
 use super::lifecycle_action;
 use super::names::{extra_info, reason};
 use super::observed::ObservedJob;
-use super::plan::{PodPatch, TargetAction};
 use super::restart::before::{self, Before};
 use super::restart::containers::choose;
 use super::restart::image_patches::{self, NoRestartPatch};
 use super::restart::recreate_request::{self, RequestState};
 use super::restart::settings::RestartMethod;
-use super::target::TargetPlan;
+use super::target_plan::TargetPlan;
 use crate::api::keys;
 use crate::api::operationjob::Target;
 use crate::domain::pod::{Container, Pod};

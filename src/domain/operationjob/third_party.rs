@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::actions::{PodPatch, TargetAction};
 use super::job_settings;
 use super::lifecycle_action;
 use super::names::{extra_info, reason};
 use super::observed::ObservedJob;
-use super::plan::{PodPatch, TargetAction};
-use super::target::TargetPlan;
+use super::target_plan::TargetPlan;
 use crate::api::keys;
 use crate::api::operationjob::Action;
 use crate::domain::pod::Pod;
