@@ -13,6 +13,7 @@ mod exempt;
 mod graceful_deletion;
 pub mod handler_guard;
 mod namespace_label;
+pub(crate) mod operationjobs;
 mod overlap;
 mod own_requests;
 pub(crate) mod persistentvolumeclaims;
@@ -61,6 +62,8 @@ pub fn handlers(context: &Arc<AdmissionContext>) -> Vec<(&'static str, Arc<dyn H
                 Route::ValidatePodDecorations => {
                     Arc::new(poddecorations::PodDecorationValidator(context))
                 }
+                Route::MutateOperationJobs => Arc::new(operationjobs::OperationJobMutator),
+                Route::ValidateOperationJobs => Arc::new(operationjobs::OperationJobValidator),
                 Route::ValidateResourceContexts => {
                     Arc::new(resourcecontexts::ResourceContextValidator)
                 }

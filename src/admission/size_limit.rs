@@ -41,7 +41,7 @@ pub(super) fn deny_excessive(kind: &str, request: &Request, why: &str) -> Verdic
 }
 
 /// Denies a request that changes the spec, and allows every other request.
-fn deny_spec_change(kind: &str, request: &Request, problem: &str) -> Verdict {
+pub(super) fn deny_spec_change(kind: &str, request: &Request, problem: &str) -> Verdict {
     let object = request.object.as_deref();
     let old = request.old_object.as_deref();
     match object.is_none_or(|object| is_size_irrelevant(object, old)) {

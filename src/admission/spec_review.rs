@@ -1,4 +1,4 @@
-//! The steps that the reviews of CollaSets and PodDecorations share.
+//! The steps that the reviews of CollaSets, PodDecorations and OperationJobs share.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;

@@ -25,6 +25,7 @@ pub mod ports;
 pub mod probe;
 pub mod process;
 pub mod proxy;
+pub mod recreate_double;
 pub mod replica;
 pub mod review;
 pub mod scope;

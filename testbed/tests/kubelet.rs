@@ -60,6 +60,89 @@ async fn new_image_restarts_container_in_place() {
     let broken = until(&pods, "the image that cannot be pulled", is_observed).await;
     assert!(!is_ready(&broken));
     set_image("web:2").await;
+    let recovered = until(&pods, "the Pod to recover", is_ready).await;
+    let recovered = container(&recovered).unwrap();
+    assert_eq!(recovered.restart_count, after.restart_count + 1);
+    assert_ne!(recovered.container_id, after.container_id);
+}
+
+#[tokio::test]
+async fn image_id_is_repository_and_digest() {
+    let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
+    let pods = create(
+        "digest",
+        json!({"containers": [
+            {"name": "short", "image": "web:1"},
+            {"name": "port", "image": "localhost:5000/a/b"},
+            {"name": "pinned", "image": format!("a/b:1@{digest}")},
+            {"name": "loaded", "image": "example.com/no-digest:1"},
+        ]}),
+    )
+    .await;
+    let pod = until(&pods, "the Pod to be Ready", is_ready).await;
+    let statuses = pod.status.unwrap().container_statuses.unwrap();
+    let id = |name: &str| &*statuses.iter().find(|s| s.name == name).unwrap().image_id;
+    let hex = "sha256:".len() + 64;
+    for (name, repository) in [
+        ("short", "docker.io/library/web@"),
+        ("port", "localhost:5000/a/b@"),
+    ] {
+        let digest = id(name).strip_prefix(repository);
+        let digest = digest.unwrap_or_else(|| panic!("{}", id(name)));
+        assert!(
+            digest.starts_with("sha256:") && digest.len() == hex,
+            "{digest}"
+        );
+    }
+    assert_eq!(id("pinned"), format!("docker.io/a/b@{digest}"));
+    assert!(id("loaded").starts_with("sha256:"), "{}", id("loaded"));
+}
+
+#[tokio::test]
+async fn same_image_by_its_digest_restarts_containers_and_sidecars() {
+    let spec = |main: &str, side: &str| {
+        json!({
+            "containers": [{"name": "main", "image": main}],
+            "initContainers": [{"name": "side", "image": side, "restartPolicy": "Always"}],
+        })
+    };
+    let pods = create("by-digest", spec("tag-only:1", "side:1")).await;
+    let set_images = async |main: &str, side: &str| {
+        let patch = json!({"spec": spec(main, side)});
+        pods.patch(NAME, &PatchParams::default(), &Patch::Strategic(&patch))
+            .await
+            .unwrap();
+    };
+    let side = |pod: &Pod| {
+        let status = pod.status.as_ref().unwrap();
+        status.init_container_statuses.as_ref().unwrap()[0].clone()
+    };
+    let before = until(&pods, "the Pod to be Ready", is_ready).await;
+    let digest = |status: &ContainerStatus| status.image_id.split_once('@').unwrap().1.to_owned();
+    let (main_digest, side_digest) = (digest(container(&before).unwrap()), digest(&side(&before)));
+    let pinned = format!("side:1@{side_digest}");
+    set_images("tag-only:1", &pinned).await;
+    let after = until(&pods, "the restart of the sidecar", is_observed).await;
+    assert_eq!(side(&after).image_id, side(&before).image_id);
+    assert_ne!(side(&after).container_id, side(&before).container_id);
+    assert_eq!(side(&after).restart_count, 1);
+    assert_eq!(container(&after), container(&before));
+
+    set_images(&format!("tag-only:1@{main_digest}"), &pinned).await;
+    let broken = until(&pods, "the image that has no digest", is_observed).await;
+    assert!(!is_ready(&broken));
+    let state = container(&broken).unwrap().state.clone().unwrap();
+    assert_eq!(
+        state.waiting.unwrap().reason.as_deref(),
+        Some("ImagePullBackOff")
+    );
+    set_images("tag-only:1", "missing/side:1").await;
+    let broken = until(&pods, "the missing image of the sidecar", |pod| {
+        is_observed(pod) && !is_ready(pod)
+    })
+    .await;
+    assert!(side(&broken).state.unwrap().waiting.is_some());
+    set_images("tag-only:1", &pinned).await;
     until(&pods, "the Pod to recover", is_ready).await;
 }
 

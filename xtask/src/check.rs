@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     /// The tests that need a control plane, programs in Go, or minutes, and the folders of `tests` without tests.
-    const NOT_FAST: [&str; 16] = [
+    const NOT_FAST: [&str; 17] = [
         "alarms",
         "collaset",
         "crds_on_plane",
@@ -239,6 +239,7 @@ mod tests {
         "guarantee",
         "install_command",
         "ledger_model",
+        "operationjobs",
         "owners",
         "rules",
         "running_server",

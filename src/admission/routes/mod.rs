@@ -31,6 +31,7 @@ macro_rules! routes {
     };
 }
 
+// The seeds of the fuzz target for reviews name a route by its index, so new routes are added at the end.
 routes! {
     /// Pods and their status, before they are stored.
     MutatePods,
@@ -40,8 +41,6 @@ routes! {
     MutatePodTransitionRules,
     /// CollaSets, before they are stored.
     MutateCollaSets,
-    /// PodDecorations, before they are stored.
-    MutatePodDecorations,
     /// CollaSets that are being deleted and leave their Pods.
     MarkOrphaningCollaSets,
     /// Updates and deletions of Pods.
@@ -50,14 +49,20 @@ routes! {
     ValidatePodTransitionRules,
     /// CollaSets, after all mutating webhooks.
     ValidateCollaSets,
-    /// PodDecorations, after all mutating webhooks.
-    ValidatePodDecorations,
     /// ResourceContexts.
     ValidateResourceContexts,
     /// Deletions of PVCs.
     ValidatePvcDeletions,
     /// Deletions of PVCs by the Kubernetes garbage collector.
     ValidatePvcCollections,
+    /// PodDecorations, before they are stored.
+    MutatePodDecorations,
+    /// PodDecorations, after all mutating webhooks.
+    ValidatePodDecorations,
+    /// OperationJobs, before they are stored.
+    MutateOperationJobs,
+    /// OperationJobs, after all mutating webhooks.
+    ValidateOperationJobs,
 }
 
 /// The two kinds of admission webhook.
@@ -78,25 +83,30 @@ impl Route {
             Route::MutatePodTransitionRules => "/mutate/podtransitionrules",
             Route::MutateCollaSets => "/mutate/collasets",
             Route::MutatePodDecorations => "/mutate/poddecorations",
+            Route::MutateOperationJobs => "/mutate/operationjobs",
             Route::MarkOrphaningCollaSets => "/mutate/leaving-collasets",
             Route::ValidatePods => "/validate/pods",
             Route::ValidatePodTransitionRules => "/validate/podtransitionrules",
             Route::ValidateCollaSets => "/validate/collasets",
             Route::ValidatePodDecorations => "/validate/poddecorations",
+            Route::ValidateOperationJobs => "/validate/operationjobs",
             Route::ValidateResourceContexts => "/validate/resourcecontexts",
             Route::ValidatePvcDeletions => "/validate/persistentvolumeclaims",
             Route::ValidatePvcCollections => "/validate/collected-persistentvolumeclaims",
         }
     }
 
-    /// Whether the route is only for CollaSets, and for the objects that belong to them or decorate their Pods (feature gate `CollaSets`).
+    /// Whether the route is only for CollaSets, and for the objects that belong to them, decorate their Pods or operate
+    /// on them (feature gate `CollaSets`).
     pub const fn is_for_collasets(self) -> bool {
         match self {
             Route::MutateCollaSets
             | Route::MutatePodDecorations
+            | Route::MutateOperationJobs
             | Route::MarkOrphaningCollaSets
             | Route::ValidateCollaSets
             | Route::ValidatePodDecorations
+            | Route::ValidateOperationJobs
             | Route::ValidateResourceContexts
             | Route::ValidatePvcDeletions
             | Route::ValidatePvcCollections => true,
@@ -116,11 +126,13 @@ impl Route {
             | Route::MutatePodTransitionRules
             | Route::MutateCollaSets
             | Route::MutatePodDecorations
+            | Route::MutateOperationJobs
             | Route::MarkOrphaningCollaSets => WebhookKind::Mutating,
             Route::ValidatePods
             | Route::ValidatePodTransitionRules
             | Route::ValidateCollaSets
             | Route::ValidatePodDecorations
+            | Route::ValidateOperationJobs
             | Route::ValidateResourceContexts
             | Route::ValidatePvcDeletions
             | Route::ValidatePvcCollections => WebhookKind::Validating,

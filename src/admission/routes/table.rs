@@ -84,6 +84,7 @@ const COLLASETS_UPDATES: &[WebhookMatchRule] = &[WebhookMatchRule {
     ..own_kind_rule("collasets")
 }];
 const PODDECORATIONS: &[WebhookMatchRule] = &[own_kind_rule("poddecorations")];
+const OPERATIONJOBS: &[WebhookMatchRule] = &[own_kind_rule("operationjobs")];
 const PVC_DELETES: &[WebhookMatchRule] = &[WebhookMatchRule {
     group: "",
     version: "v1",
@@ -222,6 +223,19 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 10,
         conditions: &[Condition::SpecChanged],
     },
+    // The same for OperationJobs, without a dry run.
+    Webhook {
+        name: "operationjob.apps.kusionstack.io",
+        route: Route::MutateOperationJobs,
+        rules: OPERATIONJOBS,
+        managed_only: false,
+        namespaces: NamespaceScope::All,
+        must_answer: false,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 5,
+        conditions: &[Condition::SpecChanged],
+    },
     // Records that the deletion of a set leaves its Pods. Without the record, the set would delete its Pods once the
     // Kubernetes garbage collector has removed the finalizer `orphan`. The garbage collector retries, and without a
     // server no controller would complete the deletion anyway.
@@ -351,6 +365,21 @@ pub const WEBHOOKS: &[Webhook] = &[
         writes: false,
         reinvoke: false,
         timeout_seconds: 10,
+        conditions: &[Condition::SpecChanged],
+    },
+    // The action and the targets of an OperationJob are immutable, so an unusable job must be denied before it is stored.
+    // Without a server no controller would act on the job anyway. Deletions, and changes of finalizers and of the status,
+    // are never sent.
+    Webhook {
+        name: "operationjob.validate.apps.kusionstack.io",
+        route: Route::ValidateOperationJobs,
+        rules: OPERATIONJOBS,
+        managed_only: false,
+        namespaces: NamespaceScope::All,
+        must_answer: true,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 5,
         conditions: &[Condition::SpecChanged],
     },
     // Controllers write the pools, and cope with invalid pools. This webhook checks changes by hand, and blocks no

@@ -90,6 +90,7 @@ fn webhooks_that_fail_closed_without_rules_touch_few_requests() {
                 "podtransitionrules",
                 "collasets",
                 "poddecorations",
+                "operationjobs",
                 "persistentvolumeclaims"
             ]
             .contains(&r.resource)),

@@ -2,6 +2,7 @@
 //! type would drop fields that this version does not know.
 
 mod collaset;
+mod operationjob;
 mod poddecoration;
 mod podtransitionrule;
 
@@ -10,6 +11,7 @@ use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
 pub use collaset::default_collaset;
+pub use operationjob::{ACTIVE_DEADLINE_SECONDS, TTL_SECONDS_AFTER_FINISHED, default_operationjob};
 pub use poddecoration::default_poddecoration;
 pub use podtransitionrule::default_podtransitionrule;
 

@@ -4,6 +4,7 @@
 pub mod collaset;
 pub mod endpoint;
 mod errors;
+pub mod operationjob;
 pub mod poddecoration;
 pub mod podtransitionrule;
 pub mod resourcecontext;

@@ -36,10 +36,11 @@ struct Parallelism {
 
 /// The integration tests that take minutes, the longest first. They start first, so that none of them runs alone at
 /// the end.
-const LONG: [&str; 9] = [
+const LONG: [&str; 10] = [
     "guarantee",
     "collaset",
     "decorations",
+    "operationjobs",
     "running_server",
     "owners",
     "ledger_model",
