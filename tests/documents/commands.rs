@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::json;
+
 use crate::markdown::{parse, read};
 use crate::plane::Ground;
 
@@ -75,6 +77,45 @@ async fn rollout_of_decoration_reaches_one_pod_then_all() {
         .kubectl(&["get", "pd", "log-agent", "-o", updated])
         .await;
     assert_eq!(updated, "4");
+}
+
+#[tokio::test]
+async fn job_of_documents_replaces_one_pod_then_another() {
+    let ground = Ground::new("examples").await;
+    let script = tested("docs/operationjobs.md", ground.namespace());
+    let output = ground.shell(&script).await;
+    let output = output.unwrap_or_else(|output| panic!("{output}"));
+    let counts = "jsonpath={.status.succeededPodCount}/{.status.totalPodCount}";
+    let counts = ground
+        .kubectl(&["get", "opj", "replace-web", "-o", counts])
+        .await;
+    assert_eq!(counts, "2/2", "{output}");
+    ground.until_at_rest("web", 4).await;
+}
+
+#[tokio::test]
+async fn job_operator_answers_for_each_target_and_stops() {
+    let (ground, pods) = deployment().await;
+    let targets: Vec<_> = pods[..2].iter().map(|pod| json!({ "name": pod })).collect();
+    let job = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "OperationJob",
+        "metadata": { "name": "drain" },
+        "spec": { "action": "example.com/drain-cache", "targets": targets },
+    });
+    ground.apply(&job.to_string()).await.unwrap();
+    let namespace = ground.namespace();
+    let script = format!(
+        "WORK=true INTERVAL=1 examples/job-operator.sh {namespace} &\n\
+         operator=$!\n\
+         trap 'kill $operator' EXIT\n\
+         kubectl wait -n {namespace} opj/drain --for=jsonpath='{{.status.progress}}'=Succeeded --timeout=170s\n\
+         trap - EXIT\n\
+         kill $operator\n\
+         wait $operator"
+    );
+    let output = ground.shell(&script).await;
+    output.unwrap_or_else(|output| panic!("{output}"));
+    ground.until_at_rest("web", 4).await;
 }
 
 #[tokio::test]

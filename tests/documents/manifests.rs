@@ -199,6 +199,7 @@ fn sample(kind: &str) -> Option<Value> {
             },
         }),
         "PodDecoration" => json!({ "selector": { "matchLabels": { "app": "web" } } }),
+        "OperationJob" => json!({ "action": "Restart", "targets": [{ "name": "web-a" }] }),
         "Role" => {
             return Some(json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
