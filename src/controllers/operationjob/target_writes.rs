@@ -121,6 +121,10 @@ impl Execution<'_> {
             pod_requests::patch_pod(&self.context.client, target, None, patch_body(patch));
         let pod = request_with_deadline(&format!("change of Pod {name}"), request).await?;
         let version = pod.metadata.resource_version;
+        if version == metadata.resource_version {
+            // Nothing was changed: a webhook has undone the change. The same plan would send it again without end.
+            return Err(RequestError::not_as_written(&format!("Pod {name}")));
+        }
         let written = &self.memory.written;
         written.record_version(uid, version, Instant::now());
         if let Some((reason, message)) = &patch.event {

@@ -199,9 +199,9 @@ fn change_images(
         return;
     }
     match image_patches::restart_patch(pod, chosen) {
-        Ok(spec) => {
+        Ok(changes) => {
             let mut patch = PodPatch::of(pod);
-            patch.spec = Some(spec);
+            patch.spec = changes.get("spec").cloned();
             plan.actions.push(TargetAction::Patch(patch));
         }
         Err(problem) => refuse_images(observed, plan, problem),
@@ -224,7 +224,9 @@ pub fn restore_patch(plan: &TargetPlan, pod: &Arc<Pod>) -> Option<PodPatch> {
     }
     before::trouble(&before, pod)?;
     let mut patch = PodPatch::of(pod);
-    patch.spec = Some(image_patches::restore_patch(&before, pod)?);
+    patch.spec = image_patches::restore_patch(&before, pod)?
+        .get("spec")
+        .cloned();
     Some(patch)
 }
 
