@@ -164,7 +164,7 @@ impl NamespaceSnapshot {
             rules: self.rules.iter().map(|(rule, _)| rule.clone()).collect(),
             pods: self.pods.clone(),
             controller: set.map(PodController::CollaSet),
-            jobs: Vec::new(),
+            jobs: None,
             context: PodContext::default(),
             notes: Vec::new(),
             now: (context.now)(),

@@ -28,8 +28,9 @@ struct Situation {
     rules: Vec<Value>,
     #[serde(default)]
     set: Option<Value>,
+    /// OperationJobs, as they are stored.
     #[serde(default)]
-    job: Option<Value>,
+    jobs: Vec<Value>,
     #[serde(default)]
     around: Surroundings,
 }
@@ -215,11 +216,13 @@ fn observed(situation: Situation) -> ObservedPod {
         controller: situation
             .set
             .map(|set| PodController::CollaSet(Arc::new(serde_json::from_value(set).unwrap()))),
-        jobs: situation
-            .job
-            .map(|job| Arc::new(serde_json::from_value(job).unwrap()))
-            .into_iter()
-            .collect(),
+        jobs: Some(
+            situation
+                .jobs
+                .into_iter()
+                .map(|job| serde_json::from_value(job).unwrap())
+                .collect(),
+        ),
         pods,
         context: situation.around.read(),
         notes: Vec::new(),

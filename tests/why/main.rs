@@ -4,6 +4,7 @@
 
 mod explain_command;
 mod golden;
+mod golden_jobs;
 mod plugin;
 mod rules_without_effect;
 mod wait_events;

@@ -11,7 +11,8 @@ mod reader;
 mod serve;
 
 pub use reader::{
-    BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, parse,
+    BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, WhySubject,
+    parse,
 };
 pub use serve::{LogFormat, ServeArgs};
 

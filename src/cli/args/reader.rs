@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{Cli, Command, FeatureArgs, namespace};
+use crate::api::keys;
 
 /// Name of the program under which kubectl finds its plugin `operating`.
 pub const PLUGIN: &str = "kubectl-operating";
@@ -14,12 +15,15 @@ pub const PLUGIN: &str = "kubectl-operating";
 #[derive(Clone, Debug, Subcommand)]
 pub enum ReadCommand {
     /// Show why a Pod waits: its operations, the rules that cover it, which Pods use up their budgets, and
-    /// the next step
+    /// the next step; or which targets of an OperationJob wait, and why
     ///
-    /// The command reads the Pod, the rules of its namespace with their status, the managed Pods of the
-    /// namespace and the controller of the Pod, and writes nothing. For a Pod of a CollaSet, it also reads the
-    /// PodDecorations of the namespace. The output names the objects that the user may not read. If the user may delete the Pod, a dry-run DELETE shows what holds a deletion, and
+    /// The command reads the Pod, the rules of its namespace with their status, the managed Pods and the
+    /// OperationJobs of the namespace and the controller of the Pod, and writes nothing. For a Pod of a
+    /// CollaSet, it also reads the PodDecorations of the namespace. The output names the objects that the user
+    /// may not read. If the user may delete the Pod, a dry-run DELETE shows what holds a deletion, and
     /// whether it goes through the lifecycle (feature gate GraceDeleteWebhook).
+    ///
+    /// For an OperationJob, the command reads only the job.
     Why(WhyArgs),
     /// List rules with their remaining budgets, the smallest first
     Budget(BudgetArgs),
@@ -71,16 +75,16 @@ pub struct FormatArgs {
 /// Flags of `why`.
 #[derive(Clone, Debug, Args)]
 pub struct WhyArgs {
-    /// The Pod: pod/NAME, pod NAME or NAME
-    #[arg(required = true, num_args = 1..=2, value_name = "POD")]
-    pub pod: Vec<String>,
+    /// The Pod or the OperationJob: pod/NAME, pod NAME or NAME; opj/NAME or opj NAME
+    #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
+    pub object: Vec<String>,
     /// The API server that is read.
     #[command(flatten)]
     pub reader: ReaderArgs,
     /// How the result is printed.
     #[command(flatten)]
     pub format: FormatArgs,
-    /// Show every change until the Pod is deleted
+    /// Show every change until the object is deleted
     #[arg(short, long, env = "OPERATING_WATCH")]
     pub watch: bool,
 }
@@ -128,27 +132,45 @@ pub struct ExplainArgs {
     pub format: FormatArgs,
 }
 
+/// The object that `why` explains, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhySubject<'a> {
+    /// A Pod.
+    Pod(&'a str),
+    /// An OperationJob.
+    OperationJob(&'a str),
+}
+
 impl WhyArgs {
-    /// Name of the Pod.
+    /// The object to explain. `kubectl get -o name` writes the kind with its group.
+    ///
     /// # Errors
     /// The expected form, if the user names another kind or no name.
-    pub fn name(&self) -> Result<&str, String> {
-        let (kind, name) = match &self.pod[..] {
+    pub fn subject(&self) -> Result<WhySubject<'_>, String> {
+        let (kind, name) = match &self.object[..] {
             [kind, name] => (kind.as_str(), name.as_str()),
             [argument] => argument.split_once('/').unwrap_or(("pod", argument)),
             _ => ("pod", ""),
         };
-        if !["pod", "pods", "po"].contains(&kind) {
-            return Err(format!(
-                "{kind} is not supported: operating why accepts only Pods; write pod/NAME"
-            ));
-        }
-        match name {
-            "" => Err("the name is missing: write pod/NAME".to_owned()),
-            name if name.contains('/') => {
-                Err(format!("{name} is not a name of a Pod: write pod/NAME"))
+        let plain_kind = match kind.split_once('.') {
+            Some((plain_kind, keys::GROUP)) => plain_kind,
+            _ => kind,
+        };
+        let (subject, form) = match plain_kind {
+            "operationjob" | "operationjobs" | "opj" => {
+                (WhySubject::OperationJob(name), "opj/NAME")
             }
-            name => Ok(name),
+            _ if ["pod", "pods", "po"].contains(&kind) => (WhySubject::Pod(name), "pod/NAME"),
+            _ => {
+                return Err(format!(
+                    "{kind} is not supported: operating why accepts only Pods and OperationJobs; write pod/NAME or opj/NAME"
+                ));
+            }
+        };
+        match name {
+            "" => Err(format!("the name is missing: write {form}")),
+            name if name.contains('/') => Err(format!("{name} is not a name: write {form}")),
+            _ => Ok(subject),
         }
     }
 }

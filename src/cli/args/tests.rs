@@ -72,16 +72,20 @@ fn refusals_name_the_flag_and_the_remedy() {
     assert!(both.contains("cannot be used with"), "{both}");
 }
 
-fn why(args: &[&str]) -> Result<String, String> {
+/// The kind and the name of the object that `why` explains.
+fn why(args: &[&str]) -> Result<(&'static str, String), String> {
     let all = ["operating", "why"].iter().chain(args);
     match Cli::try_parse_from(all).map_err(|e| e.to_string())?.command {
-        Command::Read(ReadCommand::Why(args)) => args.name().map(str::to_owned),
+        Command::Read(ReadCommand::Why(args)) => args.subject().map(|subject| match subject {
+            WhySubject::Pod(name) => ("Pod", name.to_owned()),
+            WhySubject::OperationJob(name) => ("OperationJob", name.to_owned()),
+        }),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn pod_is_named_as_for_kubectl() {
+fn objects_of_why_are_named_as_for_kubectl() {
     for args in [
         &["pod/web-1"][..],
         &["pods/web-1"],
@@ -89,13 +93,28 @@ fn pod_is_named_as_for_kubectl() {
         &["pod", "web-1"],
         &["web-1"],
     ] {
-        assert_eq!(why(args).unwrap(), "web-1", "{args:?}");
+        assert_eq!(why(args).unwrap(), ("Pod", "web-1".to_owned()), "{args:?}");
+    }
+    for args in [
+        &["opj/web"][..],
+        &["operationjob/web"],
+        &["operationjobs", "web"],
+        &["operationjob.apps.kusionstack.io/web"],
+    ] {
+        let job = ("OperationJob", "web".to_owned());
+        assert_eq!(why(args).unwrap(), job, "{args:?}");
     }
     for (args, remedy) in [
         (&["deploy/web"][..], "deploy is not supported"),
-        (&["deploy", "web"], "accepts only Pods; write pod/NAME"),
+        (
+            &["deploy", "web"],
+            "accepts only Pods and OperationJobs; write pod/NAME or opj/NAME",
+        ),
+        (&["pod.apps.kusionstack.io/web"], "is not supported"),
+        (&["opj.example.com/web"], "is not supported"),
         (&["pod/"], "the name is missing: write pod/NAME"),
-        (&["pod/a/b"], "a/b is not a name of a Pod"),
+        (&["opj/"], "the name is missing: write opj/NAME"),
+        (&["pod/a/b"], "a/b is not a name: write pod/NAME"),
         (&["a", "b", "c"], "unexpected"),
         (&[], "required"),
     ] {

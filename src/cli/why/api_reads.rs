@@ -92,6 +92,14 @@ pub fn no_such_pod(namespace: &str, name: &str) -> String {
     )
 }
 
+/// The message about an OperationJob that does not exist.
+pub fn no_such_job(namespace: &str, name: &str) -> String {
+    format!(
+        "there is no OperationJob {name} in namespace {namespace}: a finished job is deleted after its \
+         spec.TTLSecondsAfterFinished; see kubectl get operationjobs -n {namespace}, or name another with -n"
+    )
+}
+
 /// The rule objects of a namespace, or of all namespaces.
 pub async fn list_rules(
     client: &Client,
@@ -124,10 +132,11 @@ struct PageMeta {
 pub async fn list_all_pages<T: DeserializeOwned>(
     client: &Client,
     path: &str,
-    labels: &str,
+    labels: Option<&str>,
 ) -> Result<Vec<T>, Error> {
     let mut found = Vec::new();
-    let mut params = ListParams::default().limit(PAGE_LIMIT).labels(labels);
+    let mut params = ListParams::default().limit(PAGE_LIMIT);
+    params.label_selector = labels.map(str::to_owned);
     loop {
         let request = Request::new(path)
             .list(&params)

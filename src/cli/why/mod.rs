@@ -5,16 +5,20 @@ mod api_reads;
 pub(crate) mod budget;
 mod collect;
 mod follow_mode;
+mod job;
+pub mod job_tree;
 mod pod_context;
 pub mod tree;
+mod tree_node;
 
 use anyhow::Context as _;
 use futures::stream::SelectAll;
 use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
 use kube::api::{Api, PartialObjectMeta};
 use serde::Serialize;
 
-use super::args::{BudgetArgs, Output, WhyArgs};
+use super::args::{BudgetArgs, Output, WhyArgs, WhySubject};
 use super::{connect, output};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::diagnosis::facts::DryRunDeletion;
@@ -23,28 +27,38 @@ use follow_mode::FollowFrame;
 
 /// `operating why`.
 pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
-    let name = args.name().map_err(anyhow::Error::msg)?.to_owned();
+    let subject = args.subject().map_err(anyhow::Error::msg)?;
     let (client, namespace) = connect::connect_reader(&args.reader).await?;
-    let first = collect::observe_pod(&client, &namespace, &name).await?;
-    let first = first.with_context(|| api_reads::no_such_pod(&namespace, &name))?;
+    match subject {
+        WhySubject::Pod(name) => explain_pod(&args, client, &namespace, name).await,
+        WhySubject::OperationJob(name) => job::explain_job(&args, client, &namespace, name).await,
+    }
+}
+
+async fn explain_pod(
+    args: &WhyArgs,
+    client: Client,
+    namespace: &str,
+    name: &str,
+) -> anyhow::Result<()> {
+    let first = collect::observe_pod(&client, namespace, name).await?;
+    let first = first.with_context(|| api_reads::no_such_pod(namespace, name))?;
     if !args.watch {
         return output::write_stdout(&format_diagnosis(&first, args.format.output, false)?);
     }
-    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &namespace);
+    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), namespace);
     let rules: Api<PartialObjectMeta<PodTransitionRule>> =
-        Api::namespaced(client.clone(), &namespace);
+        Api::namespaced(client.clone(), namespace);
     let changes = SelectAll::from_iter([
-        follow_mode::watch_changes(pods, Some(&name)),
+        follow_mode::watch_changes(pods, Some(name)),
         follow_mode::watch_changes(rules, None),
     ]);
     let (uid, began) = (first.pod.metadata.uid.clone(), first.now);
     let observe = async || {
-        let observed = collect::observe_pod(&client, &namespace, &name).await?;
+        let observed = collect::observe_pod(&client, namespace, name).await?;
         let Some(mut observed) = observed.filter(|o| o.pod.metadata.uid == uid) else {
-            return Ok(FollowFrame::final_frame(format_missing_pod(
-                &name,
-                args.format.output,
-            )?));
+            let text = format_gone(&format!("Pod {name}"), args.format.output)?;
+            return Ok(FollowFrame::final_frame(text));
         };
         let text = format_diagnosis(&observed, args.format.output, true)?;
         observed.now = began; // a change of ages alone is not printed
@@ -93,13 +107,12 @@ fn format_diagnosis(observed: &ObservedPod, form: Output, line: bool) -> anyhow:
     }
 }
 
-fn format_missing_pod(pod: &str, form: Output) -> anyhow::Result<String> {
+/// Formats that an object is gone. `object` is its kind and its name.
+fn format_gone(object: &str, form: Output) -> anyhow::Result<String> {
+    let summary = format!("{object} is gone");
     match form {
-        Output::Text => Ok(format!("Pod {pod} is gone\n")),
-        Output::Json => to_json_text(
-            &serde_json::json!({ "summary": format!("Pod {pod} is gone") }),
-            true,
-        ),
+        Output::Text => Ok(summary + "\n"),
+        Output::Json => to_json_text(&serde_json::json!({ "summary": summary }), true),
     }
 }
 

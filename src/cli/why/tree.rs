@@ -2,49 +2,15 @@
 
 use jiff::Timestamp;
 
+use super::job_tree;
+use super::tree_node::TreeNode;
 use crate::domain::diagnosis::deletion_path;
 use crate::domain::diagnosis::facts::{
     BudgetFacts, DecorationFacts, DecorationVerdict, Diagnosis, DryRunDeletion, OperationFacts,
-    OwnerFacts, RuleFacts, RuleVerdict, WaitKind,
+    OwnerFacts, PodJobFacts, RuleFacts, RuleVerdict, WaitKind,
 };
 use crate::domain::messages;
 use crate::domain::rules::Stage;
-
-/// A line and the lines below it.
-#[derive(Debug, Default)]
-struct TreeNode {
-    text: String,
-    below: Vec<TreeNode>,
-}
-
-impl TreeNode {
-    fn leaf(text: impl Into<String>) -> TreeNode {
-        TreeNode {
-            text: text.into(),
-            below: Vec::new(),
-        }
-    }
-
-    fn new(text: impl Into<String>, below: impl IntoIterator<Item = TreeNode>) -> TreeNode {
-        TreeNode {
-            text: text.into(),
-            below: below.into_iter().collect(),
-        }
-    }
-
-    fn write_tree(&self, out: &mut String, indent: &str) {
-        for (index, node) in self.below.iter().enumerate() {
-            let last = index + 1 == self.below.len();
-            let (branch, deeper) = if last {
-                ("└─ ", "   ")
-            } else {
-                ("├─ ", "│  ")
-            };
-            out.push_str(&format!("{indent}{branch}{}\n", node.text));
-            node.write_tree(out, &format!("{indent}{deeper}"));
-        }
-    }
-}
 
 /// The diagnosis as text. Ages are relative to `now`.
 pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
@@ -52,6 +18,7 @@ pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
     tree.extend(all.owner.as_ref().map(owner_node));
     tree.extend(all.owner.iter().flat_map(owner_problem_nodes));
     tree.extend(all.decorations.iter().map(decoration_node));
+    tree.extend(all.jobs.iter().map(|job| job_node(job, now)));
     tree.extend(all.operations.iter().map(|o| operation_node(o, now)));
     tree.extend(
         all.rules
@@ -86,9 +53,7 @@ pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
             .iter()
             .map(|note| TreeNode::leaf(format!("not known: {note}"))),
     );
-    let mut out = format!("{}\n", all.summary);
-    TreeNode::new("", tree).write_tree(&mut out, "");
-    out
+    TreeNode::new(&all.summary, tree).render()
 }
 
 fn pod_node(all: &Diagnosis, now: Timestamp) -> TreeNode {
@@ -206,14 +171,34 @@ fn decoration_node(decoration: &DecorationFacts) -> TreeNode {
     )
 }
 
+fn job_node(job: &PodJobFacts, now: Timestamp) -> TreeNode {
+    let mut text = match job.action.as_str() {
+        "" => format!("OperationJob {}: ", job.name),
+        action => format!("OperationJob {} ({action}): ", job.name),
+    };
+    text += &job_tree::describe_progress(&job.progress, job.since, job.deadline, now);
+    if job.deleting {
+        text += ", the job is being deleted";
+    }
+    let remark = job.remark.as_ref();
+    let remark = remark.map(|remark| TreeNode::leaf(format!("it {remark}")));
+    let wait = job.waits_for.as_ref();
+    let wait = wait.map(|wait| TreeNode::leaf(format!("it waits for {wait}")));
+    TreeNode::new(text, remark.into_iter().chain(wait))
+}
+
 fn operation_node(operation: &OperationFacts, now: Timestamp) -> TreeNode {
     let OperationFacts {
         id, type_, phase, ..
     } = operation;
     let mut text = match type_.as_str() {
-        "" => format!("operation {id}: {phase}"),
-        type_ => format!("operation {id} ({type_}): {phase}"),
+        "" => format!("operation {id}"),
+        type_ => format!("operation {id} ({type_})"),
     };
+    if let Some(job) = &operation.job {
+        text += &format!(" of OperationJob {job}");
+    }
+    text += &format!(": {phase}");
     if let Some(since) = operation.since {
         text += &format!(" for {}", messages::format_ago(since, now));
     }

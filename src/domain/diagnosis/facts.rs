@@ -20,6 +20,8 @@ pub struct Diagnosis {
     pub owner: Option<OwnerFacts>,
     /// For a Pod of a CollaSet: the PodDecorations that the Pod has or should have, by name.
     pub decorations: Vec<DecorationFacts>,
+    /// The OperationJobs that are not finished with the Pod, by name.
+    pub jobs: Vec<PodJobFacts>,
     /// Operations in flight on the Pod, by ID.
     pub operations: Vec<OperationFacts>,
     /// The rules of every PodTransitionRule that selects the Pod, sorted by the name of the object and in the order of
@@ -149,6 +151,45 @@ pub enum DecorationVerdict {
     Unknown,
 }
 
+/// An OperationJob that is not finished with a Pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodJobFacts {
+    /// Name of the OperationJob.
+    pub name: String,
+    /// `spec.action`. Empty if it is missing.
+    pub action: String,
+    /// What the Pod is to the job.
+    pub role: PodRole,
+    /// Progress of the target: Pending, Processing or Failed. A Pod of a failed target is listed until the job has
+    /// withdrawn what it asked of the Pod.
+    pub progress: String,
+    /// When the target began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// When the target fails unless it is finished.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// Whether the job is being deleted.
+    pub deleting: bool,
+    /// What the job has asked for, or withdraws, in a clause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
+    /// What the target waits for, in a clause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+}
+
+/// What a Pod is to an OperationJob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PodRole {
+    /// The job operates on the Pod, or is to operate on it.
+    Target,
+    /// The Pod takes the place of a target that the job replaces.
+    NewPod,
+}
+
 /// An operation in flight on a Pod.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -158,6 +199,9 @@ pub struct OperationFacts {
     /// Operation type. Empty if its label is missing.
     #[serde(rename = "type")]
     pub type_: String,
+    /// Name of the OperationJob that began the operation. Absent if no job began it, or if the job is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
     /// PreCheck, Preparing, Operate, PostCheck or Completing.
     pub phase: &'static str,
     /// When the phase began.

@@ -1,5 +1,5 @@
 //! Explains why a Pod waits: makes a [`Diagnosis`] from the observed state of a Pod, for `kubectl operating why` and
-//! for Events.
+//! for Events. `operationjob` explains an OperationJob.
 //!
 //! | File | Content |
 //! |---|---|
@@ -11,6 +11,8 @@
 //! | `owner` | what the Pod's controller does to the Pod |
 //! | `decorations`, `decoration_stays`, `decoration_waits` | the PodDecorations that the Pod has or should have |
 //! | `summary` | the answer in one sentence, and what happens next |
+//! | `pod_jobs` | the OperationJobs that are not finished with the Pod |
+//! | `operationjob` | why an OperationJob waits |
 //! | `budget` | the gauges of rule objects, the tightest first |
 //! | `wait_notices` | which waits cause an Event |
 
@@ -22,9 +24,13 @@ mod decoration_waits;
 mod decorations;
 pub(crate) mod deletion_path;
 pub mod facts;
+pub mod operationjob;
 mod operations;
 mod owner;
 pub(crate) mod pod_context;
+mod pod_jobs;
+#[cfg(test)]
+mod pod_jobs_tests;
 mod rules;
 mod summary;
 #[cfg(test)]
@@ -160,8 +166,8 @@ pub struct ObservedPod {
     pub pods: Vec<Arc<Pod>>,
     /// The controller of the Pod. `None` if there is none, or if it could not be read.
     pub controller: Option<PodController>,
-    /// OperationJobs whose names are lifecycle IDs on the Pod.
-    pub jobs: Vec<Arc<OperationJob>>,
+    /// The OperationJobs of the namespace. `None` if they were not read.
+    pub jobs: Option<Vec<OperationJob>>,
     /// The context of the Pod, such as its namespace and its PodDisruptionBudgets.
     pub context: PodContext,
     /// What could not be read, and the cause.
@@ -188,6 +194,7 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
         pod: pod_facts(&observed.pod, observed.context.unscheduled.as_deref()),
         owner: owner::owner_facts(observed, &rules),
         decorations: Vec::new(),
+        jobs: pod_jobs::pod_job_facts(observed),
         operations: Vec::new(),
         rules,
         disruption_budgets: pod_context::disruption_budget_facts(
@@ -206,6 +213,9 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
     }
     let reason = unenforced.map(|u| u.reason);
     diagnosis.summary = summary::summarize(observed, &diagnosis, reason.as_deref());
+    if diagnosis.operations.is_empty() {
+        diagnosis.summary += &pod_jobs::describe_first_wait(&diagnosis.jobs);
+    }
     diagnosis.next = summary::next_steps(observed, &diagnosis);
     diagnosis
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::facts::{OperationFacts, OperationWait, RuleFacts, RuleVerdict, WaitKind};
-use super::{ObservedPod, PodController, deletion_path, owner, parse_stamp, rules};
+use super::operationjob::stored::job_name;
+use super::{ObservedPod, PodController, deletion_path, owner, parse_stamp, pod_jobs, rules};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::revision::progress::{UpdateProgress, update_progress};
@@ -13,6 +14,7 @@ use crate::domain::lifecycle::operator::DELETION_ID;
 use crate::domain::lifecycle::service_obstacles::{self, ServiceObstacle};
 use crate::domain::lifecycle::{ExpectedFinalizers, Phase, Stage, stored_phases};
 use crate::domain::messages;
+use crate::domain::operationjob::lifecycle_action::ID_PREFIX;
 use crate::domain::pod::Pod;
 
 /// Lifecycle ID of a CollaSet's operations (contract 3.1).
@@ -90,8 +92,10 @@ fn operation_fact(
         ),
         Phase::Completing => (completing_waits(pod, &id), "the Pod is available again"),
     };
+    let job = pod_jobs::job_of_operation(observed, &id);
     OperationFacts {
         phase: phase.name(),
+        job: job.map(|job| job_name(job).to_owned()),
         since: parse_stamp(since),
         begun: parse_stamp(label(Family::Operating)),
         waits_for,
@@ -249,28 +253,7 @@ fn operate_waits(observed: &ObservedPod, id: &str, type_: &str) -> Vec<Operation
             "the deletion controller, to delete the Pod",
         ),
         COLLASET_ID => collaset_wait(observed, type_),
-        id => match observed
-            .jobs
-            .iter()
-            .find(|job| job.metadata.name.as_deref() == Some(id))
-        {
-            Some(job) => {
-                let progress = job.status.as_ref().and_then(|s| s.progress.as_ref());
-                let progress = progress.map_or_else(String::new, |p| format!(", which is {p}"));
-                new_wait(
-                    WaitKind::Operator,
-                    id,
-                    format!("OperationJob {id}, to finish ({type_}){progress}"),
-                )
-            }
-            None => {
-                let key = Family::Operating.key(id);
-                let text = format!(
-                    "the client that began it, to do its work and then remove the label {key}"
-                );
-                new_wait(WaitKind::Operator, id, text)
-            }
-        },
+        id => client_wait(observed, id, type_),
     };
     let kubelet = match update_progress(pod) {
         UpdateProgress::Waiting(reason) | UpdateProgress::Refused(reason) => Some(new_wait(
@@ -281,6 +264,27 @@ fn operate_waits(observed: &ObservedPod, id: &str, type_: &str) -> Vec<Operation
         UpdateProgress::Done => None,
     };
     kubelet.into_iter().chain([operator_wait]).collect()
+}
+
+/// The wait for a client that is neither a controller of this server nor a CollaSet: an OperationJob, or another program.
+fn client_wait(observed: &ObservedPod, id: &str, type_: &str) -> OperationWait {
+    if let Some(job) = pod_jobs::job_of_operation(observed, id) {
+        let text = pod_jobs::describe_operation_wait(job, &observed.pod, type_);
+        return new_wait(WaitKind::Operator, id, text);
+    }
+    if observed.jobs.is_some() && id.starts_with(ID_PREFIX) {
+        let metadata = &observed.pod.metadata;
+        let key = Family::UndoOperationType.key(id);
+        let text = format!(
+            "its OperationJob, which does not exist any more or can't be read, so nobody ends the operation; this cancels it: `kubectl label pod {} \
+             -n {} {key}={type_}`",
+            metadata.name, metadata.namespace
+        );
+        return new_wait(WaitKind::User, id, text);
+    }
+    let key = Family::Operating.key(id);
+    let text = format!("the client that began it, to do its work and then remove the label {key}");
+    new_wait(WaitKind::Operator, id, text)
 }
 
 /// The wait for the CollaSet: its delay, its pause, or its work.

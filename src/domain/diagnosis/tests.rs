@@ -49,7 +49,7 @@ fn observed(available: bool, type_: &str, reason: &str, message: &str) -> Observ
         )],
         pods: vec![pod(available), other_pod("web-1"), other_pod("web-2")],
         controller: None,
-        jobs: Vec::new(),
+        jobs: None,
         context: PodContext::default(),
         notes: Vec::new(),
         now: "2026-01-01T12:00:00Z".parse().unwrap(),

@@ -14,7 +14,7 @@ use crate::domain::lifecycle::{operator, stored_phases};
 use crate::domain::pod::Pod;
 
 /// Prefix of the lifecycle IDs of jobs. With it, a job named `collaset` or `pod-delete` has an ID of its own.
-const ID_PREFIX: &str = "operationjob-";
+pub const ID_PREFIX: &str = "operationjob-";
 /// Longest ID: an ID is the name part of label keys.
 const MAX_ID: usize = 63;
 

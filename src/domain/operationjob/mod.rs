@@ -34,7 +34,7 @@ mod release;
 mod replace;
 pub mod restart;
 mod restart_action;
-mod selection;
+pub mod selection;
 mod target;
 mod target_plan;
 mod third_party;

@@ -1,4 +1,6 @@
-//! Reads all that the diagnosis of a Pod needs from the API server, with the rights of the user.
+//! Reads all that a diagnosis needs from the API server, with the rights of the user.
+
+pub mod jobs;
 
 use std::sync::Arc;
 
@@ -12,14 +14,12 @@ use super::api_reads::{self, ReadNotes};
 use super::pod_context;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
-use crate::api::operationjob::OperationJob;
 use crate::api::poddecoration::PodDecoration;
 use crate::cluster::pod_requests;
 use crate::cluster::request_path::{self, ResourcePath};
 use crate::domain::diagnosis::{
     ObservedPod, PodController, may_be_bounded, may_wait_for_max_unavailable,
 };
-use crate::domain::lifecycle::stored_phases;
 use crate::domain::pod::{Owner, Pod};
 
 /// The Pod and its context. `None` if there is no such Pod.
@@ -51,7 +51,7 @@ pub async fn observe_pod(
     let bounded = matches!(&controller, Some(PodController::CollaSet(set)) if may_be_bounded(set, &pod)
         || may_wait_for_max_unavailable(set, &pod, decorations.as_deref().unwrap_or_default()));
     let pods = observe_managed_pods(client, &pod, covered, bounded, &mut notes).await?;
-    let jobs = observe_jobs(client, &pod, &mut notes).await;
+    let jobs = jobs::observe_jobs(client, &pod, &mut notes).await;
     let deployment = deployment.as_deref();
     let mut context =
         pod_context::observe_context(client, &pod, covered, deployment, &mut notes).await;
@@ -124,7 +124,7 @@ async fn observe_managed_pods(
     }
     let namespace = pod.metadata.namespace.as_str();
     let path = ResourcePath::from_parts("/api/v1", namespace, "pods")?;
-    let listed = api_reads::list_all_pages(client, path.path(), keys::CONTROL_SELECTOR);
+    let listed = api_reads::list_all_pages(client, path.path(), Some(keys::CONTROL_SELECTOR));
     match api_reads::call_with_timeout("list", "pods", Some(namespace), listed).await {
         Ok(listed) => return Ok(listed.into_iter().map(Arc::new).collect()),
         Err(e) if covered => notes.add("only the claims show which Pods use a budget", &e),
@@ -134,27 +134,6 @@ async fn observe_managed_pods(
         ),
     }
     Ok(Vec::new())
-}
-
-/// The OperationJobs of the operations on a Pod.
-async fn observe_jobs(client: &Client, pod: &Pod, notes: &mut ReadNotes) -> Vec<Arc<OperationJob>> {
-    let namespace = pod.metadata.namespace.as_str();
-    let api: Api<OperationJob> = Api::namespaced(client.clone(), namespace);
-    let mut jobs = Vec::new();
-    for id in stored_phases(pod)
-        .into_keys()
-        .filter(|id| !["collaset", "pod-delete"].contains(&id.as_str()))
-    {
-        let read = api.get_opt(&id);
-        match api_reads::call_with_timeout("get", "operationjobs", Some(namespace), read).await {
-            Ok(job) => jobs.extend(job.map(Arc::new)),
-            Err(e) => notes.add(
-                &format!("whether operation {id} is an OperationJob's is not known"),
-                &e,
-            ),
-        }
-    }
-    jobs
 }
 
 /// The fields of a workload that the diagnosis needs.

@@ -98,3 +98,46 @@ async fn forbidden_decorations_are_noted() {
     assert!(notes.iter().any(|n| n.starts_with(note)), "{notes:?}");
     assert!(observed_remark(false, NOTHING).await.1.is_empty());
 }
+
+#[tokio::test]
+async fn forbidden_jobs_are_noted() {
+    let (_, notes) = observed_remark(false, "/operationjobs").await;
+    let note =
+        "which OperationJobs operate on the Pod: you may not list operationjobs in namespace shop";
+    assert!(notes.iter().any(|n| n.starts_with(note)), "{notes:?}");
+}
+
+/// What a read of job `restart` gives if the API server has this object, or answers with 404.
+async fn observed_job(stored: Option<Value>) -> anyhow::Result<Option<String>> {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let path = "/apis/apps.kusionstack.io/v1alpha1/namespaces/shop/operationjobs/restart";
+        assert_eq!(request.uri().path(), path);
+        let missing = json!({
+            "kind": "Status", "status": "Failure", "message": "no", "reason": "NotFound", "code": 404,
+        });
+        let code = if stored.is_some() { 200 } else { 404 };
+        let answer = Body::from(stored.clone().unwrap_or(missing).to_string().into_bytes());
+        let answer = Response::builder().status(code).body(answer).unwrap();
+        std::future::ready(Ok::<_, Infallible>(answer))
+    });
+    let client = Client::new(service, "shop");
+    let job = jobs::observe_job(&client, "shop", "restart").await?;
+    Ok(job.and_then(|job| job.metadata.name))
+}
+
+#[tokio::test]
+async fn missing_job_is_told_from_unreadable_job() {
+    let job = json!({
+        "metadata": { "name": "restart", "namespace": "shop" }, "spec": { "action": "Restart" },
+    });
+    let name = observed_job(Some(job.clone())).await.unwrap();
+    assert_eq!(name.as_deref(), Some("restart"));
+    assert_eq!(observed_job(None).await.unwrap(), None);
+    let mut broken = job;
+    broken["status"] = json!({ "totalPodCount": "two" });
+    let error = observed_job(Some(broken)).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("OperationJob restart can't be read"),
+        "{error}"
+    );
+}

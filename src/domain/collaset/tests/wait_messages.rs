@@ -23,7 +23,7 @@ fn why(world: &World, name: &str) -> Diagnosis {
         rules: Vec::new(),
         pods: pods.collect(),
         controller: Some(PodController::CollaSet(Arc::new(world.set.clone()))),
-        jobs: Vec::new(),
+        jobs: None,
         context: PodContext::default(),
         notes: Vec::new(),
         now: condition_time(world.now()),
