@@ -164,6 +164,8 @@ async fn job_of_kuperator_is_taken_over_without_its_finalizer() {
     let bed = Bed::own().await;
     let scope = bed.scope("job-takeover").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
+    let late = Set::new(&scope, "late", 1, json!({})).await;
+    let late_pod = late.pod(0).await;
     let pod = set.pod(0).await;
     let name = pod.name_any();
     bed.without_server().await;
@@ -171,11 +173,20 @@ async fn job_of_kuperator_is_taken_over_without_its_finalizer() {
         "labels": { (keys::TO_REPLACE): "true" },
         "finalizers": [keys::REPLACE_PROTECTED_FINALIZER],
     } });
-    scope.patch(&name, held).await.unwrap();
+    scope.patch(&name, held.clone()).await.unwrap();
     let part = json!({ "metadata": { "finalizers": [keys::PROTECTED_FINALIZER] } });
-    scope
-        .store::<OperationJob>(object("swap", "Replace", &[&name], part))
-        .await;
+    scope.patch(&late_pod.name_any(), held).await.unwrap();
+    let swap = object("swap", "Replace", &[&name], part.clone());
+    scope.store::<OperationJob>(swap).await;
+    // A job whose deadline has passed, and which Kuperator has not released.
+    let expired = object("expired", "Replace", &[&late_pod.name_any()], part);
+    scope.store::<OperationJob>(expired).await;
+    let detail = json!({ "name": late_pod.name_any(), "progress": "Failed", "startTime": "2026-11-01T00:00:00Z" });
+    let failed = json!({
+        "progress": "Failed", "startTime": "2026-11-01T00:00:00Z", "endTime": "2099-01-01T00:00:00Z",
+        "totalPodCount": 1, "targetDetails": [detail],
+    });
+    scope.store_status::<OperationJob>("expired", failed).await;
     let job = Job::named(&scope, "swap");
     let status = json!({ "status": {
         "progress": "Processing", "startTime": "2026-11-01T00:00:00Z", "totalPodCount": 1,
@@ -187,6 +198,11 @@ async fn job_of_kuperator_is_taken_over_without_its_finalizer() {
         .await
         .unwrap();
     bed.with_server().await;
+    Job::named(&scope, "expired").released().await;
+    let released = scope.get(&late_pod.name_any()).await;
+    assert_eq!(released.uid(), late_pod.uid());
+    assert_eq!(released.finalizers(), [""; 0]);
+    assert_eq!(label(&released, keys::TO_REPLACE), None);
     job.succeeded().await;
     wait::until("the old Pod to go", async || {
         scope

@@ -6,6 +6,7 @@ mod fixtures;
 mod interrupted;
 mod replace;
 mod restart;
+mod third_party;
 mod why;
 
 // This program uses a part of the fixtures of CollaSets.

@@ -267,7 +267,8 @@ fn wants_replacement(job: &OperationJob, pod: &Pod) -> bool {
     })
 }
 
-fn has_kuperator_finalizer(pod: &Pod) -> bool {
+/// Whether a job of Kuperator holds the Pod.
+pub fn has_kuperator_finalizer(pod: &Pod) -> bool {
     let mut finalizers = pod.metadata.finalizers.iter();
     finalizers.any(|finalizer| finalizer == keys::REPLACE_PROTECTED_FINALIZER)
 }
