@@ -8,6 +8,7 @@ mod replace;
 mod restart;
 mod third_party;
 mod why;
+mod why;
 
 // This program uses a part of the fixtures of CollaSets.
 #[allow(dead_code)]
