@@ -4,10 +4,10 @@
 mod admission;
 mod fixtures;
 mod interrupted;
+mod large;
 mod replace;
 mod restart;
 mod third_party;
-mod why;
 mod why;
 
 // This program uses a part of the fixtures of CollaSets.

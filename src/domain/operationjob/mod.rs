@@ -37,4 +37,6 @@ mod restart_action;
 pub mod selection;
 mod target;
 mod target_plan;
+#[cfg(test)]
+mod tests;
 mod third_party;

@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
+use super::jobs::UNANSWERED;
 use super::{Manner, decorations};
 
 /// Fewest replicas of a set in a walk.
@@ -44,6 +45,10 @@ pub enum Act {
     Decorate(&'static str, Value),
     /// Deletes a PodDecoration.
     Undecorate(&'static str),
+    /// Creates an OperationJob of this action on so many Pods from this place on.
+    Job(&'static str, usize, usize),
+    /// Deletes all OperationJobs.
+    EndJobs,
 }
 
 const WRITES: [(&str, &str, &str); 11] = [
@@ -89,6 +94,9 @@ pub fn draw(rng: &mut StdRng, manner: &Manner) -> Act {
             false => Act::Decorate(name, decorations::draw_edit(rng, name)),
         };
     }
+    if manner.jobs && rng.random_bool(0.2) {
+        return job(rng, manner);
+    }
     if manner.troubled && rng.random_bool(0.5) {
         return fault(rng, manner);
     }
@@ -114,6 +122,15 @@ pub fn draw(rng: &mut StdRng, manner: &Manner) -> Act {
         94..96 => Act::Label(pod, keys::UPDATE_INCLUDED, Some("1".into())),
         _ if manner.fails => Act::Fail(pod),
         _ => Act::Kill(pod),
+    }
+}
+
+fn job(rng: &mut StdRng, manner: &Manner) -> Act {
+    let (place, count) = (rng.random_range(0..4), rng.random_range(1..4));
+    match rng.random_range(0..10) {
+        0..2 => Act::EndJobs,
+        2..7 if !manner.surge => Act::Job("Replace", place, count),
+        _ => Act::Job(UNANSWERED, place, count),
     }
 }
 

@@ -11,11 +11,13 @@
 //! | `rewriting` | a policy that rewrites images |
 //! | `decorations` | what users do with PodDecorations |
 //! | `decorations_at_rest` | the checks of PodDecorations at the end |
+//! | `jobs` | what users do with OperationJobs, and how all end |
 //! | `judge` | the invariants that hold at every moment |
 
 mod acts;
 mod decorations;
 mod decorations_at_rest;
+mod jobs;
 mod judge;
 mod requests;
 mod rewriting;
@@ -63,6 +65,8 @@ pub struct Manner {
     edits_ids: bool,
     /// Whether users create, edit and delete PodDecorations.
     decorated: bool,
+    /// Whether users create and delete OperationJobs.
+    jobs: bool,
 }
 
 fn choose(seed: u64) -> (Manner, Vec<(Act, u64)>) {
@@ -78,6 +82,7 @@ fn choose(seed: u64) -> (Manner, Vec<(Act, u64)>) {
         rule: if paced { REPLICAS } else { 1 },
         edits_ids: false,
         decorated: rng.random_bool(0.7),
+        jobs: rng.random_bool(0.7),
     };
     let acts: Vec<_> = (0..STEPS)
         .map(|_| (draw(&mut rng, &manner), rng.random_range(50..1500)))
@@ -129,6 +134,7 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
             tokio::time::sleep(Duration::from_millis(*pause)).await;
         }
         world.lift().await;
+        jobs::until_ended(&scope).await;
         until_at_rest(&world.set).await;
         until_decorated(&world.set).await;
         // The set may have seemed to be at rest before its controller saw the last edit of a PodDecoration.

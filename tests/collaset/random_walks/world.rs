@@ -15,7 +15,7 @@ use testbed::wait;
 use super::acts::Act;
 use super::judge::Excuses;
 use super::requests::{is_taken, passed};
-use super::{decorations, rewriting};
+use super::{decorations, jobs, rewriting};
 use crate::admission_policies::Policy;
 use crate::fixtures::{Set, condition, label};
 use crate::pvcs;
@@ -78,6 +78,13 @@ impl<'a> World<'a> {
             }
             Act::Decorate(name, spec) => decorations::decorate(scope, name, spec).await,
             Act::Undecorate(name) => decorations::undecorate(scope, name).await,
+            Act::Job(action, place, count) => {
+                let pods = scope.pods().list(&ListParams::default()).await.unwrap();
+                let pods = pods.iter().skip(*place).take(*count);
+                let names: Vec<String> = pods.map(ResourceExt::name_any).collect();
+                !names.is_empty() && jobs::create(scope, action, &names).await
+            }
+            Act::EndJobs => jobs::delete_all(scope).await,
             Act::Kill(place)
             | Act::Fail(place)
             | Act::Label(place, ..)

@@ -66,6 +66,12 @@ pub enum WalkAction {
     ForgetDecorations,
     /// The API server begins or stops to refuse revisions of PodDecorations.
     RefuseDecorations(bool),
+    /// A user creates an OperationJob of this action on so many Pods from this place on.
+    CreateJob(&'static str, usize, usize),
+    /// A user deletes an OperationJob.
+    DeleteJob(usize),
+    /// The program of an action answers.
+    AnswerJob(&'static str),
     /// A plan is made and carried out, up to this many writes.
     Step(usize),
     /// Everybody else acts on the Pods in the mask.
@@ -78,7 +84,14 @@ pub enum WalkAction {
 
 /// Each kind of action is part of a walk or not, so that an action that is rare among all kinds is frequent in some
 /// walks.
-const KINDS: [fn(&mut StdRng) -> WalkAction; 61] = [
+const KINDS: [fn(&mut StdRng) -> WalkAction; 65] = [
+    |rng| create_job(rng, "Replace"),
+    |rng| create_job(rng, "walk.test/drain"),
+    |rng| WalkAction::DeleteJob(rng.random_range(0..4)),
+    |rng| {
+        let answers = ["Succeeded", "Failed"];
+        WalkAction::AnswerJob(answers.choose(rng).unwrap())
+    },
     |rng| edit("replicas", rng.random_range(0..6)),
     |rng| edit("replicas", rng.random_range(2..5)),
     |rng| image(rng),
@@ -441,6 +454,20 @@ pub fn apply_action(world: &mut World, act: &WalkAction) {
         WalkAction::Decorate(name, patch) => decorations::decorate(world, name, patch),
         WalkAction::Undecorate(name) => world.delete_decoration(name),
         WalkAction::ForgetDecorations => world.decorations.board.clear(),
+        WalkAction::CreateJob(action, place, count) => {
+            let names: Vec<String> = world
+                .pods
+                .keys()
+                .skip(*place)
+                .take(*count)
+                .cloned()
+                .collect();
+            if !names.is_empty() {
+                world.create_job(action, &names);
+            }
+        }
+        WalkAction::DeleteJob(place) => world.delete_job(*place),
+        WalkAction::AnswerJob(progress) => world.answer_job(progress),
         WalkAction::RefuseDecorations(on) => world.decorations.refuses_revisions = *on,
         WalkAction::Pass(seconds) => {
             world.advance_time(*seconds);
@@ -551,4 +578,8 @@ fn name(world: &World, index: usize) -> Option<String> {
 pub fn is_sequence(world: &World) -> bool {
     let naming = world.set.spec.naming_strategy.clone().unwrap_or_default();
     naming.pod_naming_suffix_policy == Some(PodNamingSuffixPolicy::PersistentSequence)
+}
+
+fn create_job(rng: &mut StdRng, action: &'static str) -> WalkAction {
+    WalkAction::CreateJob(action, rng.random_range(0..4), rng.random_range(1..4))
 }

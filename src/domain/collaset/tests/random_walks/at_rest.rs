@@ -1,6 +1,6 @@
 //! Checks the state of a set that has been left alone.
 
-use super::super::world::World;
+use super::super::world::{World, is_job_over};
 use super::actions::is_sequence;
 use super::decorations;
 use super::invariants::{ensure, members};
@@ -57,6 +57,20 @@ pub fn lift_obstacles(world: &mut World) {
 
 /// Checks that the set is as its spec says.
 pub fn check_at_rest(world: &World) -> Result<(), String> {
+    for (name, job) in &world.jobs {
+        ensure!(is_job_over(job), "{name} is not over: {job:?}");
+    }
+    for pod in world.pods.values() {
+        let mut labels = pod.metadata.labels.keys();
+        let left = labels.find(|key| key.contains("/operationjob-"));
+        ensure!(left.is_none(), "{left:?} stays on {}", pod.metadata.name);
+        let answer = pod.annotation(keys::ACTION_RESULT);
+        ensure!(
+            answer.is_none(),
+            "{answer:?} stays on {}",
+            pod.metadata.name
+        );
+    }
     let strategy = ResolvedStrategy::from_spec(&world.set.spec);
     let wanted = strategy.replicas;
     let all = members(world);

@@ -145,6 +145,7 @@ fn carry_out_plan(world: &mut World, most: usize) -> Result<bool, String> {
         world.recreate_set();
     }
     world.run_decorations();
+    world.run_jobs();
     let plan = planner::plan_set(&world.observe());
     invariants::judge_plan(world, &plan).inspect_err(|violation| {
         print::print_cluster(world, violation);
@@ -160,7 +161,8 @@ fn carry_out_plan(world: &mut World, most: usize) -> Result<bool, String> {
     let has_refusals = !done.refused.is_empty()
         && before == (world.pods.clone(), world.pvcs.clone(), world.pool.clone());
     let decorated = world.run_decorations();
-    Ok(decorated || done.written > 0 && !has_refusals)
+    let operated = world.run_jobs();
+    Ok(decorated || operated || done.written > 0 && !has_refusals)
 }
 
 /// Continues until nothing changes any more, however long something has to wait.

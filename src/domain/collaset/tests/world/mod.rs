@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `api` | the API server: makes the writes of a plan, except for the faults in [`InjectedFaults`] |
 //! | `decorations` | the controller of PodDecorations |
+//! | `jobs` | the controller of OperationJobs |
 //! | `environment` | the lifecycle and the kubelet in a few lines, enough for most tests |
 //! | `control_plane` | step by step: admission, the lifecycle controllers, the kubelet, the garbage collector |
 
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
+use crate::api::operationjob::OperationJob;
 use crate::domain::collaset::api_refusals::ApiRefusals;
 use crate::domain::collaset::has_name_of_set;
 use crate::domain::collaset::headroom;
@@ -26,10 +28,12 @@ mod api;
 mod control_plane;
 mod decorations;
 mod environment;
+mod jobs;
 
 pub use api::{InjectedFaults, WriteKind};
 pub use control_plane::{Kubelet, Resizing};
 pub use decorations::Decorations;
+pub use jobs::is_job_over;
 
 pub const UID: &str = "set-uid";
 
@@ -45,6 +49,7 @@ pub struct World {
     pub pvcs: BTreeMap<String, Pvc>,
     pub pool: Option<InstancePool>,
     pub decorations: Decorations,
+    pub jobs: BTreeMap<String, OperationJob>,
     pub is_deleted: bool,
     /// Time until which the set leaves a finished Pod as it is, by UID.
     pub ended_until: BTreeMap<String, u64>,
@@ -100,6 +105,7 @@ impl World {
             pvcs: BTreeMap::new(),
             pool: None,
             decorations: Decorations::default(),
+            jobs: BTreeMap::new(),
             is_deleted: false,
             ended_until: BTreeMap::new(),
             held: BTreeMap::new(),
