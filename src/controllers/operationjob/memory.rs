@@ -1,7 +1,7 @@
 //! What the controller remembers of an OperationJob between two runs. Everything may be lost: the memory saves requests,
 //! and it decides nothing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
@@ -40,6 +40,7 @@ struct LockedMemory {
     /// Reasons of refused writes of Pods, by UID.
     refused_pods: BTreeMap<String, String>,
     live_names: HashMap<String, (LiveName, Instant)>,
+    gone_pods: BTreeSet<String>,
     recreate_requests: HashMap<String, (Option<RequestState>, Instant)>,
     is_unreadable_reported: bool,
 }
@@ -128,6 +129,16 @@ impl JobMemory {
         names
             .map(|(name, (found, _))| (name.clone(), *found))
             .collect()
+    }
+
+    /// Records that a Pod, by its UID, is gone, or is released although it is not managed.
+    pub fn record_gone(&self, uid: &str) {
+        self.locked.lock().gone_pods.insert(uid.to_owned());
+    }
+
+    /// The Pods that are gone or released.
+    pub fn gone_pods(&self) -> BTreeSet<String> {
+        self.locked.lock().gone_pods.clone()
     }
 
     /// Records the state of the ContainerRecreateRequest of a Pod.

@@ -27,6 +27,7 @@ pub fn observe_job(
         pods: collect_pods(context, cached, namespace),
         sets: context.objects.sets.objects_of(namespace),
         live_names: memory.live_names(),
+        gone: memory.gone_pods(),
         other_jobs: other_jobs(context, cached, namespace),
         restart: RestartSettings {
             method: context.restart_method,

@@ -76,6 +76,9 @@ impl Execution<'_> {
     async fn send_action(&self, action: &TargetAction) {
         let result = match action {
             TargetAction::Lookup(name) => self.look_up(name).await,
+            TargetAction::ReleaseUnmanaged { name, uid, labels } => {
+                self.release_unmanaged(name, uid, labels).await
+            }
             TargetAction::Patch(patch) => self.patch_pod(patch).await,
             TargetAction::DiscoverRequests => {
                 let request = self.request_api.discover(&self.context.client);
@@ -110,6 +113,29 @@ impl Execution<'_> {
             Some(pod) if !pod.is_managed() => self.memory.record_name(name, LiveName::Unmanaged),
             Some(_) => {}
         }
+        Ok(())
+    }
+
+    /// Removes labels from a Pod that is not managed. A Pod that is managed again is released as all others are.
+    async fn release_unmanaged(
+        &self,
+        name: &str,
+        uid: &str,
+        labels: &[String],
+    ) -> Result<(), RequestError> {
+        let request = pod_requests::get_pod(&self.context.client, self.namespace(), name);
+        let pod = request_with_deadline(&format!("Pod {name}"), request).await?;
+        match pod.filter(|pod| pod.metadata.uid == uid) {
+            Some(pod) if pod.is_managed() => return Ok(()),
+            Some(pod) if labels.iter().any(|key| pod.label(key).is_some()) => {
+                let mut patch = PodPatch::of(&Arc::new(pod));
+                let removed = labels.iter().map(|key| (key.clone(), None));
+                patch.labels.0.extend(removed);
+                self.patch_pod(&patch).await?;
+            }
+            _ => {}
+        }
+        self.memory.record_gone(uid);
         Ok(())
     }
 
@@ -212,6 +238,7 @@ impl Execution<'_> {
 fn refusal_key(action: &TargetAction) -> Option<RefusalKey> {
     let uid = match action {
         TargetAction::DiscoverRequests => return None,
+        TargetAction::ReleaseUnmanaged { uid, .. } => uid,
         TargetAction::Lookup(name) => return Some(RefusalKey::PodRead(name.clone())),
         TargetAction::Patch(PodPatch { pod, .. }) | TargetAction::CreateRequest { pod, .. } => {
             &pod.metadata.uid

@@ -13,6 +13,15 @@ use crate::domain::pod::Pod;
 pub enum TargetAction {
     /// Read the Pod of this name live: no managed Pod has it.
     Lookup(String),
+    /// Read a Pod live that is not among the managed Pods. If it still exists, remove these labels.
+    ReleaseUnmanaged {
+        /// Name of the Pod.
+        name: String,
+        /// UID of the Pod.
+        uid: String,
+        /// The labels.
+        labels: Vec<String>,
+    },
     /// Change a Pod.
     Patch(PodPatch),
     /// Create the ContainerRecreateRequest of a Pod, for these containers, to end within so many seconds.

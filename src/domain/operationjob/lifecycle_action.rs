@@ -143,3 +143,10 @@ pub fn cancel_operation(observed: &ObservedJob, pod: &Arc<Pod>) -> Option<PodPat
     patch.event = Some((format!("{type_}OpsLifecycleCanceled"), message));
     Some(patch)
 }
+
+/// All labels that an operation of the job may have on a Pod.
+pub fn operation_labels(observed: &ObservedJob) -> Vec<String> {
+    let id = lifecycle_id(observed.name());
+    let families = Family::ALL.iter();
+    families.map(|family| family.key(&id)).collect()
+}

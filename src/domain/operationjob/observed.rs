@@ -1,6 +1,6 @@
 //! The input of a plan: an OperationJob, its Pods and their CollaSets, as the controller has read them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -24,6 +24,8 @@ pub struct ObservedJob {
     pub sets: Vec<Arc<CollaSet>>,
     /// What a live read has found about target names that no managed Pod has.
     pub live_names: BTreeMap<String, LiveName>,
+    /// UIDs of Pods of which live reads have found that they are gone, or not managed and released.
+    pub gone: BTreeSet<String>,
     /// Other jobs of the namespace that name a target of this job.
     pub other_jobs: Vec<Arc<OperationJob>>,
     /// How containers are restarted.

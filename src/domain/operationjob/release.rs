@@ -24,7 +24,7 @@ pub fn release_target(observed: &ObservedJob, plan: &mut TargetPlan) {
     }
     let pod = recorded_pod(observed, plan).or_else(|| held_by_kuperator(observed, plan));
     let Some(pod) = pod else {
-        return plan.release();
+        return release_absent(observed, plan);
     };
     let patch = match action {
         Action::REPLACE => replace::release_patch(observed, pod),
@@ -35,6 +35,20 @@ pub fn release_target(observed: &ObservedJob, plan: &mut TargetPlan) {
     match patch {
         Some(patch) => plan.actions.push(TargetAction::Patch(patch)),
         None => plan.release(),
+    }
+}
+
+/// Releases a target whose Pod is not among the managed Pods. If somebody has taken the Pod out of management, the
+/// operation would hold the Pod off traffic as soon as it is managed again.
+fn release_absent(observed: &ObservedJob, plan: &mut TargetPlan) {
+    let uid = plan.info(extra_info::POD_UID).map(str::to_owned);
+    match uid.filter(|uid| !observed.gone.contains(uid)) {
+        None => plan.release(),
+        Some(uid) => plan.actions.push(TargetAction::ReleaseUnmanaged {
+            name: plan.detail.name.clone(),
+            uid,
+            labels: lifecycle_action::operation_labels(observed),
+        }),
     }
 }
 

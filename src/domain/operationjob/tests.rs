@@ -76,6 +76,7 @@ fn observe(job: OperationJob, pods: &[Pod]) -> ObservedJob {
         pods: pods.iter().cloned().map(Arc::new).collect(),
         sets: Vec::new(),
         live_names: [].into(),
+        gone: [].into(),
         other_jobs: Vec::new(),
         restart: RestartSettings::default(),
         recreate_requests: [].into(),

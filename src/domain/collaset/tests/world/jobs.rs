@@ -108,8 +108,17 @@ impl World {
             written = true;
         }
         for action in actions {
-            if let TargetAction::Patch(patch) = action {
-                written |= self.patch_for_job(&patch);
+            match action {
+                TargetAction::Patch(patch) => written |= self.patch_for_job(&patch),
+                TargetAction::ReleaseUnmanaged { name, uid, labels } => {
+                    let pod = self.pods.get_mut(&name);
+                    let pod = pod.filter(|pod| pod.metadata.uid == uid && !pod.is_managed());
+                    if let Some(pod) = pod {
+                        pod.metadata.labels.retain(|key, _| !labels.contains(key));
+                    }
+                    written |= self.gone_pods.insert(uid);
+                }
+                _ => {}
             }
         }
         written
@@ -131,6 +140,7 @@ impl World {
                 false => vec![Arc::new(self.set.clone())],
             },
             live_names: live.collect(),
+            gone: self.gone_pods.clone(),
             other_jobs: others.map(|(_, job)| Arc::new(job.clone())).collect(),
             restart: RestartSettings::default(),
             recreate_requests: BTreeMap::new(),
