@@ -14,7 +14,7 @@ use crate::fixtures::{Decoration, by_partition, instances, revision, side_images
 use crate::sets::Set;
 
 /// How long nothing may be written. The controllers have no timers that are slower.
-const REST: Duration = Duration::from_secs(20);
+const REST: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn settled_decorations_cause_no_writes() {
