@@ -205,7 +205,7 @@ fn crds_have_expected_columns_and_subresources() {
     );
     assert_eq!(columns("collasets").len(), 11);
     assert_eq!(columns("poddecorations").len(), 7);
-    assert_eq!(columns("operationjobs").len(), 2);
+    assert_eq!(columns("operationjobs").len(), 6);
     for crd in crd::all_crds() {
         let version = &crd.spec.versions[0];
         for column in version.additional_printer_columns.iter().flatten() {

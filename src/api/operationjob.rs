@@ -23,13 +23,17 @@ use super::{lenient, schema};
     derive = "Default",
     derive = "PartialEq",
     doc = "OperationJob performs one operation on a fixed list of Pods.",
+    printcolumn = r#"{"name":"ACTION","type":"string","jsonPath":".spec.action"}"#,
     printcolumn = r#"{"name":"PROGRESS","type":"string","jsonPath":".status.progress"}"#,
+    printcolumn = r#"{"name":"TARGETS","type":"integer","jsonPath":".status.totalPodCount"}"#,
+    printcolumn = r#"{"name":"SUCCEEDED","type":"integer","jsonPath":".status.succeededPodCount"}"#,
+    printcolumn = r#"{"name":"FAILED","type":"integer","jsonPath":".status.failedPodCount"}"#,
     printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("x-kubernetes-validations" = spec_rules()))]
 pub struct OperationJobSpec {
-    /// Operation on each target. Immutable.
+    /// Operation on each target: Replace, Restart, or <domain>/<name> for the action of another program. Immutable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Action>,
     /// Pods to operate on, in this order. Immutable.

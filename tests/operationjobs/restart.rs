@@ -11,6 +11,7 @@ use operating::api::operationjob::Progress;
 use serde_json::{Value, json};
 use testbed::observer::Observer;
 use testbed::recreate_double::{self, Mode, RecreateDouble};
+use testbed::scope::PAUSED;
 use testbed::{Bed, Scope};
 
 use crate::fixtures::{Job, info, reason};
@@ -302,6 +303,68 @@ async fn restart_survives_kill_of_the_leader_and_happens_once() {
     let status = job.ended(Progress::Succeeded).await;
     assert_eq!(status.succeeded_pod_count, 4);
     restarted(&scope, &set, &before).await;
+    assert_restarted_once(&observer).await;
+}
+
+/// The kubelet has not looked at the new image yet when the job is deleted.
+#[tokio::test]
+async fn image_in_flight_is_put_back_when_the_job_is_deleted() {
+    let scope = Bed::shared().await.scope("job-in-flight").await;
+    let set = Set::new(&scope, "web", 1, two_containers("tag-only:1")).await;
+    let before = set.pods().await;
+    let name = before[&0].name_any();
+    let mut part = by_image();
+    part["spec"] = json!({ "operationDelaySeconds": 2 });
+    let job = Job::new(&scope, "again", "Restart", &[&name], part).await;
+    let is_delayed = |d: &operating::api::operationjob::TargetDetail| {
+        info(d, "Waiting").is_some_and(|wait| wait.contains("operationDelaySeconds"))
+    };
+    job.until_target(&name, "its delay", is_delayed).await;
+    let pause = |value: Option<&str>| json!({ "metadata": { "annotations": { (PAUSED): value } } });
+    scope.patch(&name, pause(Some("true"))).await.unwrap();
+    scope
+        .until_pod(&name, "its image to be changed", |pod| {
+            image(pod, "app").contains("@sha256:")
+        })
+        .await;
+    job.delete().await;
+    job.gone().await;
+    scope.patch(&name, pause(None)).await.unwrap();
+    let after = restarted(&scope, &set, &before).await;
+    assert_eq!(image(&after[&0], "app"), "tag-only:1");
+}
+
+/// The leader is killed again and again: OpenKruise is asked once for each Pod.
+#[tokio::test]
+async fn restart_by_openkruise_survives_kill_of_the_leader() {
+    let bed = Bed::own().await;
+    recreate_double::install(&bed.admin(), &[VERSION]).await;
+    let scope = bed.scope("job-crr-killed").await;
+    let set = Set::new(&scope, "web", 4, json!({})).await;
+    let before = set.pods().await;
+    let names: Vec<String> = before.values().map(|pod| pod.name_any()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let _double = RecreateDouble::start(bed.admin(), &scope.namespace, VERSION, Mode::Works);
+    let observer = Observer::start(&scope).await;
+    let job = Job::new(&scope, "again", "Restart", &names, json!({})).await;
+    for _ in 0..3 {
+        let leader = bed.leader().await;
+        bed.kill(leader).await;
+        bed.restart(leader).await;
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+    let status = job.succeeded().await;
+    restarted(&scope, &set, &before).await;
+    assert_restarted_once(&observer).await;
+    for detail in &status.target_details {
+        let request = info(detail, "Request").unwrap();
+        let requests = recreate_double::requests(&bed.admin(), &scope.namespace, VERSION);
+        assert!(requests.get_opt(request).await.unwrap().is_some());
+    }
+}
+
+/// Checks that each Pod had two containers one after the other.
+async fn assert_restarted_once(observer: &Observer) {
     let mut ids: BTreeMap<String, std::collections::BTreeSet<String>> = BTreeMap::new();
     for pod in observer.versions().await {
         let own = container_ids(&pod)

@@ -81,7 +81,6 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "poddecorations/finalizers",
         "references that block deletion",
     ),
-    ("get", "operationjobs", "a job in doubt"),
     ("patch", "operationjobs", "the finalizer of an OperationJob"),
     (
         "patch",
@@ -92,11 +91,6 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "delete",
         "operationjobs",
         "a job that has ended some time ago",
-    ),
-    (
-        "update",
-        "operationjobs/finalizers",
-        "references that block deletion",
     ),
     (
         "get",

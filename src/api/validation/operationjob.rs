@@ -6,12 +6,19 @@ use std::collections::HashMap;
 use super::values::{allowed_values, check_non_negative};
 use super::{FieldError, FieldErrors};
 use crate::api::keys;
-use crate::api::labels::dns_name_problem;
+use crate::api::labels::{dns_label_problem, dns_name_problem};
 use crate::api::operationjob::{Action, OperationJobSpec, Target};
 
-/// Maximum number of targets. The status has an entry for each target, of up to about 700 bytes, and etcd stores at most
-/// 1.5 MiB of one object.
+/// Maximum number of targets. The status has an entry for each target, and etcd stores at most 1.5 MiB of one object. Most
+/// entries have up to about 400 bytes; those of targets in progress are larger, so that not all targets are in progress
+/// at a time (`domain::operationjob::selection`).
 pub const MAX_TARGETS: usize = 2_000;
+
+/// Maximum number of bytes of the names in `spec.targets`: enough for 2,000 Pods with names of 90 characters. The status
+/// repeats the names.
+pub const MAX_NAME_BYTES: usize = 192 * 1024;
+/// Maximum number of containers that a target may name. The status notes each container of a target in progress.
+pub const MAX_CONTAINERS: usize = 32;
 
 /// The values of the annotation [`keys::RESTART_BY`].
 pub const RESTART_METHODS: [&str; 3] = ["auto", "ContainerRecreateRequest", "ImageReference"];
@@ -138,6 +145,14 @@ fn check_targets(targets: &[Target], errors: &mut FieldErrors) {
             );
             errors.push(FieldError::missing_field(path, problem));
         }
+        _ if name_bytes(targets) > MAX_NAME_BYTES => {
+            let problem = format!(
+                "has names of {} bytes and may have {MAX_NAME_BYTES}, because the status repeats them and must fit into \
+                 etcd: split the targets over several OperationJobs",
+                name_bytes(targets)
+            );
+            errors.push(FieldError::missing_field(path, problem));
+        }
         _ => {
             check_target_names(targets, errors);
             for (index, target) in targets.iter().enumerate() {
@@ -149,6 +164,14 @@ fn check_targets(targets: &[Target], errors: &mut FieldErrors) {
             }
         }
     }
+}
+
+fn name_bytes(targets: &[Target]) -> usize {
+    let bytes = targets.iter().map(|target| {
+        let containers = target.containers.iter().map(String::len);
+        target.name.len() + containers.sum::<usize>()
+    });
+    bytes.sum()
 }
 
 fn check_target_names(targets: &[Target], errors: &mut FieldErrors) {
@@ -176,12 +199,24 @@ fn check_target_names(targets: &[Target], errors: &mut FieldErrors) {
 
 /// `path` is the path of the list.
 fn check_containers(path: &str, containers: &[String], errors: &mut FieldErrors) {
+    if containers.len() > MAX_CONTAINERS {
+        let problem = format!(
+            "has {} entries and may have {MAX_CONTAINERS}: leave the list out to restart all containers",
+            containers.len()
+        );
+        errors.push(FieldError::missing_field(path, problem));
+        return;
+    }
     let mut first = HashMap::new();
     let problems = containers.iter().enumerate().filter_map(|(index, name)| {
         let at = || format!("{path}[{index}]");
         if name.is_empty() {
             let problem =
                 "must not be empty: set it to the name of a container, or remove the entry";
+            return Some(FieldError::new(at(), name, problem));
+        }
+        if let Some(problem) = dns_label_problem(name) {
+            let problem = format!("{problem}: set it to the name of a container");
             return Some(FieldError::new(at(), name, problem));
         }
         let earlier = *first.entry(name.as_str()).or_insert(index);

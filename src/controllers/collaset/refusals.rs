@@ -48,6 +48,8 @@ pub enum RefusalKey {
     PodWrite(String),
     /// A live read of a Pod, by its name.
     PodRead(String),
+    /// A write of the ContainerRecreateRequest of a Pod, by the UID of the Pod.
+    RecreateRequest(String),
     /// The deletion of the object itself.
     Deletion,
     /// A change of a Pod to another revision, or the dry run of such a change, by the Pod's UID.

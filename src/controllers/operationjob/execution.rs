@@ -9,6 +9,7 @@ use kube::Resource;
 use kube::core::params::Patch;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tracing::info;
 
 use super::memory::JobMemory;
 use super::recreate_requests::RequestApi;
@@ -79,7 +80,12 @@ impl Execution<'_> {
                 None => match self.write_status(patch, &plan.events).await {
                     Ok(()) => has_written = true,
                     Err(RequestError::Moved | RequestError::Exists) => return RunStep::Stale,
-                    Err(error) => self.record_refusal(RefusalKey::Status, &error),
+                    Err(error) => {
+                        self.record_refusal(RefusalKey::Status, &error);
+                        // The stored status may still say that all is well.
+                        let text = format!("{error:?}");
+                        self.record_event(true, "StatusNotWritten", &text);
+                    }
                 },
             }
         }
@@ -99,7 +105,7 @@ impl Execution<'_> {
         RunStep::Wait(pauses.into_iter().min())
     }
 
-    /// Reports a job that can't be read. Nothing was done for it, so its finalizer can go.
+    /// Reports a job that can't be read. Its finalizer is removed when it is deleted: what it has asked of Pods is not known.
     pub async fn report_unreadable(&self, fault: &str) -> RunStep {
         if self.memory.begin_unreadable_report() {
             let message = format!(
@@ -176,6 +182,14 @@ impl Execution<'_> {
         request_with_deadline(&description, self.patch_job(patch, true)).await?;
         self.memory.clear_refusal(&RefusalKey::Status);
         for event in events {
+            let (reason, message) = (event.reason, &event.message);
+            info!(
+                namespace = self.namespace(),
+                job = self.name(),
+                reason,
+                message,
+                "an OperationJob goes on"
+            );
             self.record_event(event.warning, event.reason, &event.message);
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! What the controller remembers of an OperationJob between two runs. Everything may be lost: the memory saves requests,
-//! and it decides nothing.
+//! What the controller remembers of an OperationJob between two runs: the answers of live reads, refusals, and when runs
+//! and writes may be made. Everything may be lost: it is read again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl JobMemory {
     /// Records a refusal. The pause until the next try doubles with each refusal in a row.
     pub fn record_refusal(&self, key: RefusalKey, message: &str, generation: i64) {
         let mut locked = self.locked.lock();
-        if let RefusalKey::PodWrite(uid) = &key {
+        if let RefusalKey::PodWrite(uid) | RefusalKey::RecreateRequest(uid) = &key {
             locked.refused_pods.insert(uid.clone(), message.to_owned());
         }
         let refusals = &mut locked.refusals;
@@ -100,7 +100,7 @@ impl JobMemory {
     /// Forgets the refusal of a write that succeeded.
     pub fn clear_refusal(&self, key: &RefusalKey) {
         let mut locked = self.locked.lock();
-        if let RefusalKey::PodWrite(uid) = key {
+        if let RefusalKey::PodWrite(uid) | RefusalKey::RecreateRequest(uid) = key {
             locked.refused_pods.remove(uid);
         }
         locked.refusals.clear_refusal(key);

@@ -1,6 +1,6 @@
 //! Collects from the caches what a plan of an OperationJob reads.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::memory::JobMemory;
@@ -8,6 +8,7 @@ use super::recreate_requests::RequestApi;
 use crate::api::operationjob::{OperationJob, Progress};
 use crate::cluster::objects::CachedJob;
 use crate::controllers::ControllerContext;
+use crate::domain::collaset::observed::{owns_entry, pool_name};
 use crate::domain::operationjob::job_pods::JobPods;
 use crate::domain::operationjob::names::extra_info;
 use crate::domain::operationjob::observed::ObservedJob;
@@ -26,6 +27,7 @@ pub fn observe_job(
         job: Arc::clone(job),
         pods: collect_pods(context, cached, namespace),
         sets: context.objects.sets.objects_of(namespace),
+        instance_ids: collect_instance_ids(context, job, namespace),
         live_names: memory.live_names(),
         gone: memory.gone_pods(),
         other_jobs: other_jobs(context, cached, namespace),
@@ -52,6 +54,29 @@ fn collect_pods(context: &ControllerContext, cached: &CachedJob, namespace: &str
         cached.concerns(pod) || owner.is_some_and(|owner| sets.contains(&*owner.name))
     });
     concerned.filter(|pod| pod.is_managed()).cloned().collect()
+}
+
+/// The instance IDs of the CollaSets from which the job expects a new Pod.
+fn collect_instance_ids(
+    context: &ControllerContext,
+    job: &OperationJob,
+    namespace: &str,
+) -> BTreeMap<String, BTreeSet<String>> {
+    let details = details_in_progress(job);
+    let names = details.filter_map(|detail| detail.extra_info.get(extra_info::COLLASET));
+    let names: BTreeSet<&String> = names.collect();
+    let objects = &context.objects;
+    let ids = names.into_iter().filter_map(|name| {
+        let set = objects.sets.get(namespace, name)?;
+        let pool = objects.pools.get(namespace, pool_name(&set))?;
+        let own = pool
+            .contexts
+            .iter()
+            .filter(|entry| owns_entry(&set, &entry.data));
+        let ids = own.map(|entry| entry.id.to_string()).collect();
+        Some((name.clone(), ids))
+    });
+    ids.collect()
 }
 
 fn details_in_progress(

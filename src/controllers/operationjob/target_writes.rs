@@ -25,6 +25,9 @@ const MAX_REQUESTS: usize = 100;
 /// Pause after the last request of a batch that left requests over.
 const NEXT_BATCH: Duration = Duration::from_millis(1);
 
+/// Pause after a request that had no effect: it was refused, or the cache is behind.
+const NOT_DONE: Duration = Duration::from_millis(200);
+
 /// How the requests for the Pods ended.
 #[derive(Debug, Default)]
 pub struct TargetWrites {
@@ -39,11 +42,11 @@ impl Execution<'_> {
     pub async fn carry_out_actions(&self, actions: &[TargetAction]) -> TargetWrites {
         let mut writes = TargetWrites::default();
         let mut due: Vec<&TargetAction> = Vec::new();
-        let is_discovered = |action: &&TargetAction| **action == TargetAction::DiscoverRequests;
         // One answer is for all targets.
-        due.extend(actions.iter().find(is_discovered));
-        let others = actions.iter().filter(|action| !is_discovered(action));
-        for action in others {
+        let is_discovery = |action: &&TargetAction| **action == TargetAction::DiscoverRequests;
+        let discovery = actions.iter().find(is_discovery);
+        let others = actions.iter().filter(|action| !is_discovery(action));
+        for action in discovery.into_iter().chain(others) {
             match self.action_pause(action) {
                 Some(pause) => {
                     writes.pause = Some(writes.pause.map_or(pause, |other| other.min(pause)));
@@ -52,16 +55,20 @@ impl Execution<'_> {
                 None => writes.pause = Some(NEXT_BATCH),
             }
         }
-        writes.has_written = !due.is_empty();
         for batch in due.chunks(MAX_CONCURRENT) {
-            join_all(batch.iter().map(|action| self.send_action(action))).await;
+            let sent = join_all(batch.iter().map(|action| self.send_action(action))).await;
+            writes.has_written |= sent.contains(&true);
+            if sent.contains(&false) {
+                let pause = writes.pause.map_or(NOT_DONE, |pause| pause.min(NOT_DONE));
+                writes.pause = Some(pause);
+            }
         }
         writes
     }
 
     /// The remaining time until a request may be sent: it was refused, or the cache does not show the last write yet.
     fn action_pause(&self, action: &TargetAction) -> Option<Duration> {
-        let key = refusal_key(action)?;
+        let key = refusal_key(action);
         if let Some(pause) = self.memory.pause_of(&key, self.generation()) {
             return Some(pause);
         }
@@ -73,17 +80,15 @@ impl Execution<'_> {
         written.time_until_visible(&metadata.uid, metadata.resource_version, Instant::now())
     }
 
-    async fn send_action(&self, action: &TargetAction) {
+    /// Sends a request. Returns whether it had an effect, so that the next plan differs.
+    async fn send_action(&self, action: &TargetAction) -> bool {
         let result = match action {
             TargetAction::Lookup(name) => self.look_up(name).await,
             TargetAction::ReleaseUnmanaged { name, uid, labels } => {
                 self.release_unmanaged(name, uid, labels).await
             }
             TargetAction::Patch(patch) => self.patch_pod(patch).await,
-            TargetAction::DiscoverRequests => {
-                let request = self.request_api.discover(&self.context.client);
-                request_with_deadline("versions of ContainerRecreateRequests", request).await
-            }
+            TargetAction::DiscoverRequests => self.discover().await,
             TargetAction::CreateRequest {
                 pod,
                 containers,
@@ -95,25 +100,29 @@ impl Execution<'_> {
             TargetAction::ReadRequest(uid) => self.read_request(uid).await,
             TargetAction::DeleteRequest(uid) => self.delete_request(uid).await,
         };
-        let Some(key) = refusal_key(action) else {
-            return;
-        };
+        let key = refusal_key(action);
         match result {
-            Ok(()) => self.memory.clear_refusal(&key),
-            Err(error) => self.record_refusal(key, &error),
+            Ok(has_effect) => {
+                self.memory.clear_refusal(&key);
+                has_effect
+            }
+            Err(error) => {
+                self.record_refusal(key, &error);
+                false
+            }
         }
     }
 
     /// Reads a Pod that is not among the managed Pods. A managed Pod is about to appear there, so it counts as neither.
-    async fn look_up(&self, name: &str) -> Result<(), RequestError> {
+    async fn look_up(&self, name: &str) -> Result<bool, RequestError> {
         let request = pod_requests::get_pod(&self.context.client, self.namespace(), name);
         let pod = request_with_deadline(&format!("Pod {name}"), request).await?;
         match pod {
             None => self.memory.record_name(name, LiveName::Absent),
             Some(pod) if !pod.is_managed() => self.memory.record_name(name, LiveName::Unmanaged),
-            Some(_) => {}
+            Some(_) => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Removes labels from a Pod that is not managed. A Pod that is managed again is released as all others are.
@@ -122,11 +131,11 @@ impl Execution<'_> {
         name: &str,
         uid: &str,
         labels: &[String],
-    ) -> Result<(), RequestError> {
+    ) -> Result<bool, RequestError> {
         let request = pod_requests::get_pod(&self.context.client, self.namespace(), name);
         let pod = request_with_deadline(&format!("Pod {name}"), request).await?;
         match pod.filter(|pod| pod.metadata.uid == uid) {
-            Some(pod) if pod.is_managed() => return Ok(()),
+            Some(pod) if pod.is_managed() => return Ok(false),
             Some(pod) if labels.iter().any(|key| pod.label(key).is_some()) => {
                 let mut patch = PodPatch::of(&Arc::new(pod));
                 let removed = labels.iter().map(|key| (key.clone(), None));
@@ -136,10 +145,10 @@ impl Execution<'_> {
             _ => {}
         }
         self.memory.record_gone(uid);
-        Ok(())
+        Ok(true)
     }
 
-    async fn patch_pod(&self, patch: &PodPatch) -> Result<(), RequestError> {
+    async fn patch_pod(&self, patch: &PodPatch) -> Result<bool, RequestError> {
         let metadata = &patch.pod.metadata;
         let (uid, name) = (&metadata.uid, &metadata.name);
         let target = (self.namespace(), name.as_str());
@@ -158,7 +167,7 @@ impl Execution<'_> {
             let recorder = &self.context.events;
             recorder.record_distinct_event(&subject, false, reason, message);
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn create_request(
@@ -166,34 +175,41 @@ impl Execution<'_> {
         pod: &Arc<Pod>,
         containers: &[String],
         deadline_seconds: i64,
-    ) -> Result<(), RequestError> {
-        let Some(version) = self.request_api.known().flatten() else {
-            return self.discover_again().await;
+    ) -> Result<bool, RequestError> {
+        let uid = &pod.metadata.uid;
+        let version = match self.request_api.known() {
+            None => return self.discover().await,
+            Some(None) => {
+                let message = "the API server does not serve ContainerRecreateRequests any more";
+                let state = RequestState::NoDaemon(message.to_owned());
+                self.memory.record_request(uid, Some(state));
+                return Ok(true);
+            }
+            Some(Some(version)) => version,
         };
         let of_pod = pod.spec.containers.iter();
         let chosen: Vec<_> = of_pod.filter(|c| containers.contains(&c.name)).collect();
         let body = recreate_request::body(&version, self.job, pod, &chosen, deadline_seconds);
         let request = self.recreate_requests(&version);
         let description = format!("ContainerRecreateRequest for Pod {}", pod.metadata.name);
-        let uid = &pod.metadata.uid;
-        match request_with_deadline(&description, request.create(&body)).await {
+        let state = match request_with_deadline(&description, request.create(&body)).await {
+            // A quota may have room again.
+            Err(RequestError::Denied(message)) if message.contains("exceeded quota") => {
+                return Err(RequestError::Failed(message));
+            }
             Err(RequestError::Refused(message) | RequestError::Denied(message)) => {
-                let state = RequestState::Refused(message);
-                self.memory.record_request(uid, Some(state));
-                Ok(())
+                RequestState::Refused(message)
             }
-            Ok(()) | Err(RequestError::Exists) => {
-                let state = RequestState::InProgress;
-                self.memory.record_request(uid, Some(state));
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
+            Ok(()) | Err(RequestError::Exists) => RequestState::InProgress,
+            Err(error) => return Err(error),
+        };
+        self.memory.record_request(uid, Some(state));
+        Ok(true)
     }
 
-    async fn read_request(&self, uid: &str) -> Result<(), RequestError> {
+    async fn read_request(&self, uid: &str) -> Result<bool, RequestError> {
         let Some(version) = self.request_api.known() else {
-            return self.discover_again().await;
+            return self.discover().await;
         };
         let state = match &version {
             Some(version) => {
@@ -204,12 +220,12 @@ impl Execution<'_> {
             None => None,
         };
         self.memory.record_request(uid, state);
-        Ok(())
+        Ok(true)
     }
 
-    async fn delete_request(&self, uid: &str) -> Result<(), RequestError> {
+    async fn delete_request(&self, uid: &str) -> Result<bool, RequestError> {
         let Some(version) = self.request_api.known() else {
-            return self.discover_again().await;
+            return self.discover().await;
         };
         if let Some(version) = &version {
             let requests = self.recreate_requests(version);
@@ -217,12 +233,13 @@ impl Execution<'_> {
             request_with_deadline("ContainerRecreateRequest", requests.delete(&name)).await?;
         }
         self.memory.record_request(uid, None);
-        Ok(())
+        Ok(true)
     }
 
-    async fn discover_again(&self) -> Result<(), RequestError> {
+    async fn discover(&self) -> Result<bool, RequestError> {
         let request = self.request_api.discover(&self.context.client);
-        request_with_deadline("versions of ContainerRecreateRequests", request).await
+        request_with_deadline("versions of ContainerRecreateRequests", request).await?;
+        Ok(true)
     }
 
     fn recreate_requests<'a>(&'a self, version: &'a str) -> RecreateRequests<'a> {
@@ -234,18 +251,19 @@ impl Execution<'_> {
     }
 }
 
-/// What the backoff of a request is counted by; `None` for the one request that is for all targets.
-fn refusal_key(action: &TargetAction) -> Option<RefusalKey> {
-    let uid = match action {
-        TargetAction::DiscoverRequests => return None,
-        TargetAction::ReleaseUnmanaged { uid, .. } => uid,
-        TargetAction::Lookup(name) => return Some(RefusalKey::PodRead(name.clone())),
-        TargetAction::Patch(PodPatch { pod, .. }) | TargetAction::CreateRequest { pod, .. } => {
-            &pod.metadata.uid
+/// What the backoff of a request is counted by.
+fn refusal_key(action: &TargetAction) -> RefusalKey {
+    match action {
+        TargetAction::DiscoverRequests => RefusalKey::LiveRead,
+        TargetAction::Lookup(name) => RefusalKey::PodRead(name.clone()),
+        TargetAction::ReleaseUnmanaged { uid, .. } => RefusalKey::PodWrite(uid.clone()),
+        TargetAction::Patch(patch) => RefusalKey::PodWrite(patch.pod.metadata.uid.clone()),
+        TargetAction::CreateRequest { pod, .. } => {
+            RefusalKey::RecreateRequest(pod.metadata.uid.clone())
         }
-        TargetAction::ReadRequest(uid) | TargetAction::DeleteRequest(uid) => uid,
-    };
-    Some(RefusalKey::PodWrite(uid.clone()))
+        TargetAction::DeleteRequest(uid) => RefusalKey::RecreateRequest(uid.clone()),
+        TargetAction::ReadRequest(uid) => RefusalKey::PodRead(uid.clone()),
+    }
 }
 
 /// The strategic merge patch of a Pod.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::conditions;
 use super::job_settings;
 use super::names::{extra_info, reason};
 use super::observed::ObservedJob;
@@ -54,6 +55,8 @@ pub fn wanted_status(observed: &ObservedJob, plans: &[TargetPlan]) -> OperationJ
     status.failed_pod_count = failed;
     status.succeeded_pod_count = succeeded;
     status.target_details = plans.iter().map(|plan| plan.detail.clone()).collect();
+    let unfinished = plans.iter().filter(|plan| plan.is_due()).count();
+    conditions::update_conditions(observed.now, unfinished, &mut status);
     if !is_finished(status.progress.as_ref()) {
         status.progress = Some(if pending == status.total_pod_count && !plans.is_empty() {
             Progress::Pending
@@ -113,7 +116,7 @@ pub fn transition_events(observed: &ObservedJob, plans: &[TargetPlan]) -> Vec<Jo
             "ReplaceNewPod",
             false,
             replaced,
-            "replaced by a new Pod".to_owned(),
+            "their new Pods exist".to_owned(),
         ),
         (
             "Timeout",

@@ -87,7 +87,10 @@ pub fn pod_to_act_on(observed: &ObservedJob, plan: &mut TargetPlan) -> Option<Ar
         return None;
     }
     if !operator::is_operation_due(pod, &id, type_, 0, 0) {
-        plan.wait("the lifecycle of the Pod to allow the operation: kubectl operating why says what holds it");
+        let name = &pod.metadata.name;
+        plan.wait(format!(
+            "the lifecycle of the Pod to allow the operation: kubectl operating why pod/{name} says what holds it"
+        ));
         return None;
     }
     let delay = job_settings::delay(&observed.job.spec);

@@ -19,10 +19,12 @@
 //! | `third_party` | the actions of other programs |
 //! | `release` | withdraws what a job asked of a Pod |
 //! | `job_status` | the status of the job, and its Events |
+//! | `conditions` | the conditions of the job |
 //! | `job_settings` | defaults of the spec, and times |
 //! | `names` | names in the status |
 
 pub mod actions;
+mod conditions;
 pub mod job_pods;
 pub mod job_settings;
 pub mod job_status;

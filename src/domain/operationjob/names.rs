@@ -12,6 +12,8 @@ pub mod extra_info {
     pub const NEW_POD_UID: &str = "NewPodUID";
     /// Replace: name of the CollaSet of the new Pod.
     pub const COLLASET: &str = "CollaSet";
+    /// Replace: UID of the CollaSet of the new Pod.
+    pub const COLLASET_UID: &str = "CollaSetUID";
     /// Replace: instance ID of the Pod.
     pub const INSTANCE_ID: &str = "InstanceID";
     /// Replace: instance ID of the new Pod.
@@ -24,6 +26,10 @@ pub mod extra_info {
     pub const METHOD: &str = "Method";
     /// Restart: JSON of the containers before the restart, `{"<container>":{"id":"…","image":"…"}}`.
     pub const BEFORE: &str = "Before";
+    /// Restart: name of the ContainerRecreateRequest, once it exists.
+    pub const REQUEST: &str = "Request";
+    /// Restart: `true` once the ContainerRecreateRequest has succeeded.
+    pub const REQUEST_ENDED: &str = "RequestEnded";
     /// Action of another program: since when it may work on the Pod, RFC 3339.
     pub const ALLOWED: &str = "Allowed";
     /// When the action ended on the Pod, RFC 3339. The Pod returns to service after that.

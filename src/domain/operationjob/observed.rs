@@ -22,6 +22,8 @@ pub struct ObservedJob {
     pub pods: JobPods,
     /// The CollaSets of the namespace.
     pub sets: Vec<Arc<CollaSet>>,
+    /// The instance IDs of each CollaSet by its name, as its pool has them.
+    pub instance_ids: BTreeMap<String, BTreeSet<String>>,
     /// What a live read has found about target names that no managed Pod has.
     pub live_names: BTreeMap<String, LiveName>,
     /// UIDs of Pods of which live reads have found that they are gone, or not managed and released.

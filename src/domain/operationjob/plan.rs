@@ -6,11 +6,11 @@ use super::actions::TargetAction;
 use super::job_settings;
 use super::job_status::{self, JobEvent};
 use super::observed::ObservedJob;
-use super::selection::selected_targets;
-use super::target::plan_target;
+use super::selection::{MAX_IN_PROGRESS, selected_targets};
+use super::target::{TargetTurn, plan_target};
 use super::target_plan::TargetPlan;
 use crate::api::keys;
-use crate::api::operationjob::OperationJobStatus;
+use crate::api::operationjob::{OperationJobStatus, Progress, TargetDetail};
 
 /// All writes that a plan asks for. The finalizer comes before everything else. The other writes do not depend on each
 /// other: a write of a Pod is planned only if what it rests on is stored in the status.
@@ -42,10 +42,19 @@ pub fn plan_job(observed: &ObservedJob) -> JobPlan {
     let stored = job_status::stored_details(job);
     let selected = selected_targets(job, &stored);
     let mut plans: Vec<TargetPlan> = Vec::with_capacity(job.spec.targets.len());
+    let is_in_progress = |detail: &&&TargetDetail| detail.progress == Some(Progress::Processing);
+    let mut in_progress = stored.values().filter(is_in_progress).count();
     for target in &job.spec.targets {
         let detail = stored.get(&*target.name).copied();
-        let is_selected = selected.contains(&*target.name);
-        plans.push(plan_target(observed, target, detail, is_selected));
+        let turn = TargetTurn {
+            is_selected: selected.contains(&*target.name),
+            may_start: in_progress < MAX_IN_PROGRESS,
+        };
+        let plan = plan_target(observed, target, detail, turn);
+        let was_in_progress = detail.is_some_and(|d| d.progress == Some(Progress::Processing));
+        let starts = plan.detail.progress == Some(Progress::Processing) && !was_in_progress;
+        in_progress += usize::from(starts);
+        plans.push(plan);
     }
     let status = job_status::wanted_status(observed, &plans);
     let events = job_status::transition_events(observed, &plans);

@@ -18,9 +18,10 @@ pub fn release_target(observed: &ObservedJob, plan: &mut TargetPlan) {
     let action = observed.job.spec.action.as_ref();
     let action = action.map_or("", |action| &action.0);
     let is_restart = action == Action::RESTART;
+    // A request that can't be deleted does not keep the Pod in its operation.
     if is_restart && let Some(deletion) = restart_action::delete_request(observed, plan) {
         plan.actions.push(deletion);
-        return plan.look_again_in(observed, 2);
+        plan.look_again_in(observed, 2);
     }
     let pod = recorded_pod(observed, plan).or_else(|| held_by_kuperator(observed, plan));
     let Some(pod) = pod else {
@@ -34,7 +35,8 @@ pub fn release_target(observed: &ObservedJob, plan: &mut TargetPlan) {
     };
     match patch {
         Some(patch) => plan.actions.push(TargetAction::Patch(patch)),
-        None => plan.release(),
+        None if plan.actions.is_empty() => plan.release(),
+        None => {}
     }
 }
 
@@ -43,7 +45,8 @@ pub fn release_target(observed: &ObservedJob, plan: &mut TargetPlan) {
 fn release_absent(observed: &ObservedJob, plan: &mut TargetPlan) {
     let uid = plan.info(extra_info::POD_UID).map(str::to_owned);
     match uid.filter(|uid| !observed.gone.contains(uid)) {
-        None => plan.release(),
+        None if plan.actions.is_empty() => plan.release(),
+        None => {}
         Some(uid) => plan.actions.push(TargetAction::ReleaseUnmanaged {
             name: plan.detail.name.clone(),
             uid,

@@ -25,7 +25,8 @@ pub fn start_obstacle(observed: &ObservedJob, pod: &Pod) -> Option<(&'static str
         let message = "no CollaSet controls the Pod, so nobody would create a new Pod";
         return Some((reason::NOT_REPLACEABLE, message.to_owned()));
     }
-    let is_followed = is_in_pair(pod) || new_pod_of(observed, &pod.metadata.uid).is_some();
+    let set = pod.controller().map(|owner| &*owner.uid);
+    let is_followed = is_in_pair(pod) || new_pod_of(observed, &pod.metadata.uid, set).is_some();
     (pod.is_terminating() && !is_followed).then(|| {
         let message = "the Pod is being deleted already";
         (reason::POD_NOT_FOUND, message.to_owned())
@@ -37,7 +38,8 @@ pub fn continue_replace(observed: &ObservedJob, plan: &mut TargetPlan) {
     plan.remove_info(extra_info::NOT_ALLOWED_TO_REPLACE_NEW_POD);
     let origin = recorded_pod(observed, plan).cloned();
     let origin_uid = plan.info(extra_info::POD_UID).unwrap_or_default();
-    let new_pod = new_pod_of(observed, origin_uid).cloned();
+    let set = plan.info(extra_info::COLLASET_UID);
+    let new_pod = new_pod_of(observed, origin_uid, set).cloned();
     let new_pod = new_pod.or_else(|| paired_pod(observed, origin.as_deref()?));
     if let Some(id) = origin.as_ref().and_then(|pod| pod.label(keys::INSTANCE_ID)) {
         plan.set_info(extra_info::INSTANCE_ID, id);
@@ -112,13 +114,26 @@ fn follow_new_pod(observed: &ObservedJob, plan: &mut TargetPlan, new_pod: Option
         }
         return plan.wait(format!("the new Pod {name} to be available"));
     }
-    let Some(set) = plan.info(extra_info::COLLASET) else {
-        let message = "the Pod is gone, and no new Pod was created in its place";
+    let known = plan.info(extra_info::NEW_INSTANCE_ID);
+    let Some((set, new_id)) = plan.info(extra_info::COLLASET).zip(known) else {
+        let message =
+            "the Pod is gone or not managed any more, and no new Pod was created in its place";
         return plan.fail(observed, reason::POD_NOT_FOUND, message);
     };
-    let exists = find_set(observed, set).is_some_and(|set| !is_deleting(set));
+    let uid = plan.info(extra_info::COLLASET_UID);
+    let mut sets = observed.sets.iter();
+    let exists = sets.any(|set| set.metadata.uid.as_deref() == uid && !is_deleting(set));
     if !exists {
         let message = format!("the new Pod is gone, and so is CollaSet {set}");
+        return plan.fail(observed, reason::POD_NOT_FOUND, message);
+    }
+    let ids = [Some(new_id), plan.info(extra_info::INSTANCE_ID)];
+    let is_wanted = observed
+        .instance_ids
+        .get(set)
+        .is_none_or(|pool| ids.into_iter().flatten().any(|id| pool.contains(id)));
+    if !is_wanted {
+        let message = format!("the new Pod is gone, and CollaSet {set} was scaled in");
         return plan.fail(observed, reason::POD_NOT_FOUND, message);
     }
     let message = format!("CollaSet {set} to create the new Pod again");
@@ -126,10 +141,17 @@ fn follow_new_pod(observed: &ObservedJob, plan: &mut TargetPlan, new_pod: Option
     plan.look_again_in(observed, 5);
 }
 
-/// The Pod that was created to replace the Pod with this UID. One that lives comes before one that terminates, and a
-/// younger one before an older one.
-fn new_pod_of<'a>(observed: &'a ObservedJob, origin_uid: &str) -> Option<&'a Arc<Pod>> {
-    let created = observed.pods.replacing(origin_uid).iter();
+/// The Pod that this CollaSet has created to replace the Pod with this UID. One that lives comes before one that
+/// terminates, and a younger one before an older one. Somebody else may write the annotation on another Pod.
+fn new_pod_of<'a>(
+    observed: &'a ObservedJob,
+    origin_uid: &str,
+    set_uid: Option<&str>,
+) -> Option<&'a Arc<Pod>> {
+    let created = observed.pods.replacing(origin_uid).iter().filter(|pod| {
+        let owner = pod.controller().filter(|owner| owner.is_collaset());
+        owner.is_some_and(|owner| Some(&*owner.uid) == set_uid)
+    });
     created.max_by_key(|pod| (!pod.is_terminating(), &pod.metadata.creation_timestamp))
 }
 
@@ -146,12 +168,11 @@ fn paired_pod(observed: &ObservedJob, origin: &Pod) -> Option<Arc<Pod>> {
 /// The new Pod that was noted, or the Pod that its CollaSet has created since under the instance ID of one of both.
 /// Kuperator has noted only the name.
 fn known_new_pod(observed: &ObservedJob, plan: &TargetPlan) -> Option<Arc<Pod>> {
-    if plan.info(extra_info::COLLASET).is_none() {
+    if plan.info(extra_info::NEW_INSTANCE_ID).is_none() {
         let noted = observed.pods.named(plan.info(extra_info::NEW_POD)?);
         return noted.filter(|pod| !pod.is_terminating()).cloned();
     }
-    let set = find_set(observed, plan.info(extra_info::COLLASET)?)?;
-    let set_uid = set.metadata.uid.as_deref()?;
+    let set_uid = plan.info(extra_info::COLLASET_UID)?;
     let origin_uid = plan.info(extra_info::POD_UID);
     let ids = [extra_info::NEW_INSTANCE_ID, extra_info::INSTANCE_ID];
     let pods = ids.iter().filter_map(|key| plan.info(key));
@@ -168,6 +189,7 @@ fn note_new_pod(plan: &mut TargetPlan, new_pod: &Pod) {
     }
     if let Some(owner) = new_pod.controller() {
         plan.set_info(extra_info::COLLASET, &*owner.name);
+        plan.set_info(extra_info::COLLASET_UID, &*owner.uid);
     }
 }
 
@@ -198,9 +220,17 @@ fn set_wait(set: &CollaSet, origin: &Pod) -> Option<String> {
 fn describe_wait(observed: &ObservedJob, origin: &Pod, new_pod: Option<&Pod>) -> String {
     let set = observed.set_of(origin);
     if let Some(new_pod) = new_pod {
-        let name = &new_pod.metadata.name;
+        let (name, origin) = (&new_pod.metadata.name, &origin.metadata.name);
+        if new_pod.label(keys::TO_DELETE).is_some() || new_pod.is_terminating() {
+            return format!(
+                "the deletion of the new Pod {name}, because its replacement was withdrawn: kubectl operating why \
+                 pod/{name} says what holds it"
+            );
+        }
         return match new_pod.is_available() {
-            true => "the deletion of the Pod: kubectl operating why says what holds it".to_owned(),
+            true => format!(
+                "the deletion of the Pod: kubectl operating why pod/{origin} says what holds it"
+            ),
             false => format!("the new Pod {name} to be available"),
         };
     }
@@ -271,11 +301,6 @@ fn wants_replacement(job: &OperationJob, pod: &Pod) -> bool {
 pub fn has_kuperator_finalizer(pod: &Pod) -> bool {
     let mut finalizers = pod.metadata.finalizers.iter();
     finalizers.any(|finalizer| finalizer == keys::REPLACE_PROTECTED_FINALIZER)
-}
-
-fn find_set<'a>(observed: &'a ObservedJob, name: &str) -> Option<&'a Arc<CollaSet>> {
-    let mut sets = observed.sets.iter();
-    sets.find(|set| set.metadata.name.as_deref() == Some(name))
 }
 
 fn is_deleting(set: &CollaSet) -> bool {

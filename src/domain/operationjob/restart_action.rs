@@ -21,7 +21,8 @@ use crate::domain::pod::{Container, Pod};
 /// Seconds between two reads of a ContainerRecreateRequest.
 const READ_INTERVAL_SECONDS: i64 = 2;
 /// The remedies if no method can be used.
-const REMEDY: &str = "use Replace, or install OpenKruise with its daemon on every node";
+const REMEDY: &str =
+    "replace or delete the Pod, or install OpenKruise with its daemon on every node";
 
 /// Why containers of this Pod can't be restarted.
 pub fn start_obstacle(target: &Target, pod: &Pod) -> Option<(&'static str, String)> {
@@ -91,7 +92,7 @@ fn begin_restart(
         (Ok(()), _) => RestartMethod::ContainerRecreateRequest,
         (Err(problem), RestartMethod::ContainerRecreateRequest) => {
             let message = format!(
-                "{problem}: {REMEDY}, or set the annotation {} of the job to ImageReference",
+                "{problem}: {REMEDY}, or create another job with the annotation {}: ImageReference",
                 keys::RESTART_BY
             );
             return plan.fail(observed, reason::RESTART_NOT_SUPPORTED, message);
@@ -126,14 +127,32 @@ fn follow_request(
     (chosen, before): (&[&Container], &Before),
 ) {
     let uid = &pod.metadata.uid;
-    plan.wait("the ContainerRecreateRequest of OpenKruise to be completed");
+    let name = recreate_request::name(observed.uid(), uid);
+    // The request was seen, so it was created. OpenKruise deletes it some time after its end.
+    let was_created = plan.info(extra_info::REQUEST).is_some();
+    if plan.info(extra_info::REQUEST_ENDED).is_some() {
+        plan.wait("the restarted containers to be ready");
+        if before::is_restarted(before, pod) {
+            lifecycle_action::end_action(observed, plan);
+        }
+        return;
+    }
+    plan.wait(format!(
+        "ContainerRecreateRequest {name} of OpenKruise to be completed"
+    ));
     plan.look_again_in(observed, READ_INTERVAL_SECONDS);
     let Some(state) = observed.recreate_requests.get(uid) else {
         return plan.actions.push(TargetAction::ReadRequest(uid.clone()));
     };
+    if state.is_some() {
+        plan.set_info(extra_info::REQUEST, &*name);
+    }
     match state {
-        // OpenKruise deletes a request some time after its end.
         None if before::is_restarted(before, pod) => lifecycle_action::end_action(observed, plan),
+        None if was_created => {
+            let message = format!("ContainerRecreateRequest {name} was deleted before its end");
+            plan.fail(observed, reason::RESTART_FAILED, message);
+        }
         None => plan.actions.push(TargetAction::CreateRequest {
             pod: Arc::clone(pod),
             containers: chosen
@@ -146,7 +165,10 @@ fn follow_request(
         Some(RequestState::Succeeded) if before::is_restarted(before, pod) => {
             lifecycle_action::end_action(observed, plan);
         }
-        Some(RequestState::Succeeded) => plan.wait("the restarted containers to be ready"),
+        Some(RequestState::Succeeded) => {
+            plan.set_info(extra_info::REQUEST_ENDED, "true");
+            plan.wait("the restarted containers to be ready");
+        }
         Some(RequestState::Failed(message)) => {
             let message = format!("OpenKruise could not restart the containers: {message}");
             plan.fail(observed, reason::RESTART_FAILED, message);
@@ -172,7 +194,11 @@ fn leave_request(
     let asked = annotations.and_then(|annotations| annotations.get(keys::RESTART_BY));
     let wanted = asked.and_then(|asked| RestartMethod::parse(asked));
     if wanted.unwrap_or(observed.restart.method) != RestartMethod::Auto {
-        let message = format!("the daemon of OpenKruise does not answer ({problem}): {REMEDY}");
+        let message = format!(
+            "OpenKruise can't restart the containers ({problem}): {REMEDY}, or create another job with the annotation \
+             {}: ImageReference",
+            keys::RESTART_BY
+        );
         return plan.fail(observed, reason::RESTART_NOT_SUPPORTED, message);
     }
     match image_patches::restart_patch(pod, chosen) {
@@ -192,13 +218,20 @@ fn change_images(
         return lifecycle_action::end_action(observed, plan);
     }
     plan.wait("the kubelet to restart the containers");
-    if before::is_patched(before, pod) {
-        if let Some(trouble) = before::trouble(before, pod) {
-            plan.fail(observed, reason::RESTART_FAILED, trouble);
-        }
+    if let Some(trouble) = before::trouble(before, pod).filter(|_| before::is_patched(before, pod))
+    {
+        return plan.fail(observed, reason::RESTART_FAILED, trouble);
+    }
+    // Somebody else may have changed the image of a container meanwhile. That restarts the container, too.
+    let left: Vec<&Container> = chosen
+        .iter()
+        .filter(|container| before::has_former_run(before, pod, container))
+        .copied()
+        .collect();
+    if left.is_empty() {
         return;
     }
-    match image_patches::restart_patch(pod, chosen) {
+    match image_patches::restart_patch(pod, &left) {
         Ok(changes) => {
             let mut patch = PodPatch::of(pod);
             patch.spec = changes.get("spec").cloned();
@@ -215,14 +248,17 @@ fn remaining_seconds(observed: &ObservedJob, plan: &TargetPlan) -> i64 {
     end.map_or(0, |end| end.duration_since(observed.now).as_secs())
 }
 
-/// Puts the images back if a container can't run with the new reference. `None` if nothing is to put back.
+/// Puts the images back if the containers do not all run again with the new reference. The kubelet may find only later
+/// that it can't pull a reference. `None` if nothing is to put back.
 pub fn restore_patch(plan: &TargetPlan, pod: &Arc<Pod>) -> Option<PodPatch> {
     let method = plan.info(extra_info::METHOD).and_then(RestartMethod::parse);
     let before = plan.info(extra_info::BEFORE).and_then(Before::from_json)?;
     if method != Some(RestartMethod::ImageReference) || pod.is_terminating() {
         return None;
     }
-    before::trouble(&before, pod)?;
+    if before::is_restarted(&before, pod) {
+        return None;
+    }
     let mut patch = PodPatch::of(pod);
     patch.spec = image_patches::restore_patch(&before, pod)?
         .get("spec")

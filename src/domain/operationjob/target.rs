@@ -14,30 +14,59 @@ use crate::api::operationjob::{Action, Progress, Target, TargetDetail};
 
 /// Seconds after which a waiting target is looked at again, because not every change of what it waits for wakes the job.
 const WAIT_SECONDS: i64 = 2;
+/// So many targets double this time, because each plan reads all targets.
+const TARGETS_PER_WAIT: usize = 250;
+
+/// Whether it is the turn of a target.
+#[derive(Clone, Copy, Debug)]
+pub struct TargetTurn {
+    /// Whether the partition selects the target.
+    pub is_selected: bool,
+    /// Whether another target may start now.
+    pub may_start: bool,
+}
 
 /// Plans one target. `stored` is its entry in the stored status.
 pub fn plan_target(
     observed: &ObservedJob,
     target: &Target,
     stored: Option<&TargetDetail>,
-    is_selected: bool,
+    turn: TargetTurn,
 ) -> TargetPlan {
     let mut plan = TargetPlan::of(target, stored);
+    plan.is_selected = turn.is_selected;
     if is_finished_progress(plan.detail.progress.as_ref()) {
-        if plan.needs_finalizer() {
-            release::release_target(observed, &mut plan);
-        }
+        release_finished(observed, &mut plan);
         return plan;
     }
     let has_begun = plan.detail.progress == Some(Progress::Processing);
     if observed.is_deleting() {
         plan.fail(observed, reason::CANCELED, "the job was deleted");
+        // The object goes, so the release does not wait until the failure is stored.
+        release_finished(observed, &mut plan);
     } else if has_begun {
         continue_target(observed, target, &mut plan);
-    } else if is_selected {
+    } else if turn.is_selected && turn.may_start {
         start_target(observed, target, &mut plan);
     }
     plan
+}
+
+/// Releases a finished target if that is still to be done. Says why a write of the release is refused.
+fn release_finished(observed: &ObservedJob, plan: &mut TargetPlan) {
+    if plan.needs_finalizer() {
+        release::release_target(observed, plan);
+        say_refusal(observed, plan);
+    }
+}
+
+/// Says that the API server refuses what is to be done for the target.
+fn say_refusal(observed: &ObservedJob, plan: &mut TargetPlan) {
+    let uid = plan.info(extra_info::POD_UID);
+    let refusal = uid.and_then(|uid| observed.refused.get(uid)).cloned();
+    if let Some(refusal) = refusal.filter(|_| !plan.actions.is_empty()) {
+        plan.wait(format!("the API server, which refuses a write: {refusal}"));
+    }
 }
 
 /// Starts a target, if its Pod can be operated on. Nothing is done on the Pod until the start is stored.
@@ -87,6 +116,12 @@ fn start_target(observed: &ObservedJob, target: &Target, plan: &mut TargetPlan) 
     plan.detail.start_time.get_or_insert(now);
     plan.remove_info(extra_info::WAITING);
     plan.set_info(extra_info::POD_UID, &*pod.metadata.uid);
+    if action.0 == Action::REPLACE
+        && let Some(owner) = pod.controller()
+    {
+        plan.set_info(extra_info::COLLASET, &*owner.name);
+        plan.set_info(extra_info::COLLASET_UID, &*owner.uid);
+    }
 }
 
 /// Continues a target that has begun.
@@ -96,8 +131,11 @@ fn continue_target(observed: &ObservedJob, target: &Target, plan: &mut TargetPla
     let start = start.unwrap_or_else(|| job_settings::status_time(observed.now));
     let deadline = job_settings::later(&start, job_settings::deadline(spec));
     if deadline <= observed.now {
-        let waited = plan.info(extra_info::WAITING).map(str::to_owned);
-        let waited = waited.map_or_else(String::new, |waited| format!("; it waited for {waited}"));
+        let waited = plan.info(extra_info::WAITING);
+        let waited = waited.map(|waited| format!("; it waited for {waited}"));
+        let blocked = plan.info(extra_info::NOT_ALLOWED_TO_REPLACE_NEW_POD);
+        let waited = waited.or_else(|| Some(format!("; {}", blocked?)));
+        let waited = waited.unwrap_or_default();
         let message = format!("not finished within spec.activeDeadlineSeconds{waited}");
         return plan.fail(observed, reason::DEADLINE_EXCEEDED, message);
     }
@@ -118,7 +156,9 @@ fn continue_target(observed: &ObservedJob, target: &Target, plan: &mut TargetPla
         None => {}
     }
     if plan.info(extra_info::WAITING).is_some() {
-        plan.look_again_in(observed, WAIT_SECONDS);
+        let targets = observed.job.spec.targets.len() / TARGETS_PER_WAIT;
+        let factor = i64::try_from(targets).unwrap_or(i64::MAX).saturating_add(1);
+        plan.look_again_in(observed, WAIT_SECONDS.saturating_mul(factor));
     }
     // A request that is about to be sent is no reason for a write of the status.
     if !plan.actions.is_empty()
@@ -127,14 +167,7 @@ fn continue_target(observed: &ObservedJob, target: &Target, plan: &mut TargetPla
     {
         plan.wait(former);
     }
-    if let Some(refusal) = plan
-        .info(extra_info::POD_UID)
-        .and_then(|uid| observed.refused.get(uid))
-        .filter(|_| !plan.actions.is_empty())
-    {
-        let refusal = refusal.clone();
-        plan.wait(format!("the API server, which refuses a write: {refusal}"));
-    }
+    say_refusal(observed, plan);
 }
 
 /// Notes the UID of the Pod of a target that Kuperator has started. Returns whether it must be stored before the target

@@ -20,6 +20,19 @@ pub struct TargetPlan {
     pub actions: Vec<TargetAction>,
     /// When to look again although nothing changes.
     pub look_at: Option<Timestamp>,
+    /// Whether the partition selects the target.
+    pub is_selected: bool,
+}
+
+/// Most characters of a message of others that the status keeps. The status of 2,000 targets must fit into etcd.
+const MAX_MESSAGE: usize = 300;
+
+/// Cuts a text to the length that the status keeps.
+fn shorten(text: String) -> String {
+    match text.char_indices().nth(MAX_MESSAGE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 impl TargetPlan {
@@ -54,6 +67,11 @@ impl TargetPlan {
         self.info(extra_info::RELEASED) == Some("true")
     }
 
+    /// Whether the target is selected and not finished.
+    pub fn is_due(&self) -> bool {
+        self.is_selected && !is_finished_progress(self.detail.progress.as_ref())
+    }
+
     /// A value of `extraInfo`.
     pub fn info(&self, key: &str) -> Option<&str> {
         self.detail.extra_info.get(key).map(String::as_str)
@@ -73,7 +91,7 @@ impl TargetPlan {
     /// Says why nothing happens at the moment. The text must not change while the reason stays, because each change is
     /// a write of the status.
     pub fn wait(&mut self, why: impl Into<String>) {
-        self.set_info(extra_info::WAITING, why);
+        self.set_info(extra_info::WAITING, shorten(why.into()));
     }
 
     /// Looks again at this time or earlier.
@@ -97,7 +115,7 @@ impl TargetPlan {
         let has_begun = self.detail.progress == Some(Progress::Processing);
         self.detail.error = Some(TargetError {
             reason: reason.to_owned(),
-            message: message.into(),
+            message: shorten(message.into()),
         });
         self.end(observed, Progress::Failed);
         if !has_begun {
@@ -109,6 +127,7 @@ impl TargetPlan {
     pub fn release(&mut self) {
         self.set_info(extra_info::RELEASED, "true");
         self.remove_info(extra_info::BEFORE);
+        self.remove_info(extra_info::WAITING);
     }
 
     fn end(&mut self, observed: &ObservedJob, progress: Progress) {

@@ -11,6 +11,7 @@ use super::job_status::stored_details;
 use super::lifecycle_action::lifecycle_id;
 use super::observed::{LiveName, ObservedJob};
 use super::plan::{JobPlan, plan_job};
+use super::restart::recreate_request::RequestState;
 use super::restart::settings::{RestartMethod, RestartSettings};
 use super::selection::selected_targets;
 use crate::api::keys::{self, Family};
@@ -75,6 +76,7 @@ fn observe(job: OperationJob, pods: &[Pod]) -> ObservedJob {
         job: Arc::new(job),
         pods: pods.iter().cloned().map(Arc::new).collect(),
         sets: Vec::new(),
+        instance_ids: [].into(),
         live_names: [].into(),
         gone: [].into(),
         other_jobs: Vec::new(),
@@ -239,7 +241,11 @@ fn stranger_of_the_same_name_is_not_touched() {
 
 #[test]
 fn replaced_pod_is_known_by_the_note_on_its_new_pod() {
-    let job = |info: Value| job_in_progress("Replace", info, json!({}));
+    let job = |info: Value| {
+        let mut all = json!({ "CollaSet": "web", "CollaSetUID": "set" });
+        json_patch::merge(&mut all, &info);
+        job_in_progress("Replace", all, json!({}))
+    };
     let mut new = pod("web-1", json!({ (keys::INSTANCE_ID): "1" }));
     let note = (keys::REPLACED_UID.to_owned(), "uid-web-0".to_owned());
     new.metadata.annotations.extend([note]);
@@ -250,7 +256,8 @@ fn replaced_pod_is_known_by_the_note_on_its_new_pod() {
     let plan = plan_job(&observe(job(json!({})), &[new]));
     assert!(detail(&plan).extra_info["Waiting"].contains("web-1 to be available"));
     // Kuperator has noted only the name.
-    let kuperator = json!({ "PodUID": null, "NewPod": "web-2" });
+    let kuperator =
+        json!({ "PodUID": null, "CollaSet": null, "CollaSetUID": null, "NewPod": "web-2" });
     let plan = plan_job(&observe(job(kuperator), &[pod("web-2", json!({}))]));
     assert_eq!(detail(&plan).progress, Some(Progress::Succeeded));
     let plan = plan_job(&observe(job(json!({})), &[]));
@@ -322,7 +329,10 @@ fn finished_job_is_deleted_at_its_ttl() {
                 "targetDetails": [{ "name": "web-0", "progress": "Succeeded", "startTime": START, "endTime": START }],
             },
         });
-        plan_job(&observe(job("Replace", &["web-0"], part), &[]))
+        let mut job = job("Replace", &["web-0"], part);
+        // The conditions are stored, too.
+        job.status = plan_job(&observe(job.clone(), &[])).status;
+        plan_job(&observe(job, &[]))
     };
     let early = finished(601, Value::Null);
     assert_eq!(
@@ -356,4 +366,119 @@ fn deleted_job_cancels_what_it_has_begun() {
         plan.status.is_none() && plan.actions.is_empty(),
         "it is not ours to hold"
     );
+}
+
+/// Somebody else changes the image of one container between the note and the patch.
+#[test]
+fn containers_that_others_have_not_changed_are_still_restarted() {
+    let mut two = pod("web-0", operating("Restart"));
+    let mut containers = two.spec.containers.to_vec();
+    containers.push(containers[0].clone());
+    containers[1].name = "side".into();
+    containers[0].image = "app:2".into();
+    two.spec.containers = containers.into();
+    let mut status = two.status.container_statuses[0].clone();
+    status.name = "side".into();
+    two.status.container_statuses.push(status);
+    let former = json!({ "id": "0123456789ab", "image": "app:1" });
+    let before = json!({ "app": former, "side": former }).to_string();
+    let info = json!({ "Method": "ImageReference", "Before": before });
+    let plan = plan_job(&observe(
+        job_in_progress("Restart", info, json!({})),
+        &[two],
+    ));
+    let spec = patches(&plan)[0].spec.clone().unwrap();
+    let changed: Vec<&str> = spec["containers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|container| container["image"].is_string())
+        .filter_map(|container| container["name"].as_str())
+        .collect();
+    assert_eq!(changed, ["side"]);
+}
+
+#[test]
+fn request_that_was_created_is_not_created_again() {
+    let before = json!({ "app": { "id": "0123456789ab", "image": "app:1" } }).to_string();
+    let plan_with = |info: Value, state: Option<RequestState>| {
+        let mut all = json!({ "Method": "ContainerRecreateRequest", "Before": before });
+        json_patch::merge(&mut all, &info);
+        let job = job_in_progress("Restart", all, json!({}));
+        let mut observed = observe(job, &[pod("web-0", operating("Restart"))]);
+        observed.recreate_requests = [("uid-web-0".to_owned(), state)].into();
+        plan_job(&observed)
+    };
+    let first = plan_with(json!({}), None);
+    assert!(matches!(
+        first.actions[..],
+        [TargetAction::CreateRequest { .. }]
+    ));
+    let seen = plan_with(json!({}), Some(RequestState::InProgress));
+    let request = detail(&seen).extra_info["Request"].clone();
+    let gone = plan_with(json!({ "Request": request }), None);
+    assert_eq!((reason(&gone), gone.actions.len()), ("RestartFailed", 0));
+    // The container has not become ready when OpenKruise deletes the finished request.
+    let ended = plan_with(json!({}), Some(RequestState::Succeeded));
+    assert_eq!(detail(&ended).extra_info["RequestEnded"], "true");
+    let waiting = plan_with(json!({ "Request": request, "RequestEnded": "true" }), None);
+    assert_eq!((reason(&waiting), waiting.actions.len()), ("", 0));
+}
+
+#[test]
+fn scaled_in_pair_is_not_waited_for() {
+    let info = json!({
+        "CollaSet": "web", "CollaSetUID": "set", "InstanceID": "0", "NewPod": "web-1", "NewInstanceID": "1",
+    });
+    let mut observed = observe(job_in_progress("Replace", info, json!({})), &[]);
+    let mut set = crate::api::collaset::CollaSet::default();
+    set.metadata.name = Some("web".into());
+    set.metadata.uid = Some("set".into());
+    observed.sets = vec![Arc::new(set)];
+    observed.instance_ids = [("web".to_owned(), ["1".to_owned()].into())].into();
+    assert_eq!(reason(&plan_job(&observed)), "");
+    observed.instance_ids = [("web".to_owned(), ["7".to_owned()].into())].into();
+    assert_eq!(reason(&plan_job(&observed)), "PodNotFound");
+}
+
+#[test]
+fn refused_release_is_told() {
+    let failed = json!({ "status": { "targetDetails": [{ "name": "web-0", "progress": "Failed", "startTime": START,
+        "endTime": START, "extraInfo": { "PodUID": "uid-web-0" } }] } });
+    let labels = json!({ (keys::TO_REPLACE): "operationjob" });
+    let job = job("Replace", &["web-0"], failed);
+    let mut observed = observe(job, &[pod("web-0", labels)]);
+    observed.refused = [("uid-web-0".to_owned(), "no".to_owned())].into();
+    let plan = plan_job(&observed);
+    assert!(detail(&plan).extra_info["Waiting"].contains("refuses a write: no"));
+}
+
+#[test]
+fn conditions_tell_the_end_and_the_partition() {
+    let conditions = |part: Value, pods: &[Pod]| {
+        let plan = plan_job(&observe(job("Replace", &["web-0", "web-1"], part), pods));
+        let conditions = plan.status.unwrap().conditions.into_iter();
+        conditions
+            .map(|c| format!("{} {} {}", c.type_, c.status, c.reason))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        conditions(json!({}), &[pod("web-0", json!({}))]),
+        ["Ready False Progressing"]
+    );
+    let held = json!({ "spec": { "partition": 0 } });
+    assert_eq!(conditions(held, &[]), ["Ready True PartitionReached"]);
+    let ended = |progress: &str| {
+        let detail = |name: &str, progress: &str| {
+            json!({ "name": name, "progress": progress, "startTime": START, "endTime": START,
+                "extraInfo": { "Released": "true" } })
+        };
+        json!({ "status": { "targetDetails": [detail("web-0", "Succeeded"), detail("web-1", progress)] } })
+    };
+    assert_eq!(
+        conditions(ended("Succeeded"), &[]),
+        ["Ready True Succeeded"]
+    );
+    let failed = ["Ready False TargetsFailed", "Stalled True TargetsFailed"];
+    assert_eq!(conditions(ended("Failed"), &[]), failed);
 }

@@ -32,6 +32,9 @@ struct ActionResult {
 /// Continues the action of another program.
 pub fn continue_action(observed: &ObservedJob, action: &Action, plan: &mut TargetPlan) {
     let Some(pod) = lifecycle_action::pod_to_act_on(observed, plan) else {
+        if plan.info(extra_info::ACTION_ENDED).is_none() {
+            plan.remove_info(extra_info::ALLOWED); // somebody has undone the operation
+        }
         return remove_result_with_end(observed, plan);
     };
     if plan.info(extra_info::ALLOWED).is_none() {

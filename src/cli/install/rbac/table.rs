@@ -131,10 +131,9 @@ const COLLASETS_CLUSTER: &[AccessRule] = &[
     allow_verbs(
         keys::GROUP,
         &["operationjobs"],
-        &["get", "list", "watch", "patch", "delete"],
+        &["list", "watch", "patch", "delete"],
     ),
     allow_verbs(keys::GROUP, &["operationjobs/status"], &["patch"]),
-    allow_verbs(keys::GROUP, &["operationjobs/finalizers"], &["update"]),
     // For restarts of containers by OpenKruise.
     allow_verbs(
         "apps.kruise.io",

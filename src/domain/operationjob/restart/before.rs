@@ -78,6 +78,16 @@ pub fn is_patched(before: &Before, pod: &Pod) -> bool {
     })
 }
 
+/// Whether a container has its former image in the spec, and its former run: nothing has restarted it yet, or will.
+pub fn has_former_run(before: &Before, pod: &Pod, container: &Container) -> bool {
+    let Some(former) = before.get(&container.name) else {
+        return false;
+    };
+    let running = RunningContainers::from_pod(pod);
+    let status = running.find_status(&container.name);
+    container.image == former.image && status.is_none_or(|status| short_id(status) == former.id)
+}
+
 /// Why one of the containers can't run after its image was changed, in the words of the kubelet. `None` if all run, or
 /// can be expected to run without a change.
 ///

@@ -139,6 +139,13 @@ impl World {
                 true => Vec::new(),
                 false => vec![Arc::new(self.set.clone())],
             },
+            instance_ids: match &self.pool {
+                Some(pool) => {
+                    let ids = pool.contexts.iter().map(|context| context.id.to_string());
+                    [("web".to_owned(), ids.collect())].into()
+                }
+                None => BTreeMap::new(),
+            },
             live_names: live.collect(),
             gone: self.gone_pods.clone(),
             other_jobs: others.map(|(_, job)| Arc::new(job.clone())).collect(),
