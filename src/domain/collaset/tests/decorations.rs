@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::reconcile::one_pvc_template;
 use super::world::{World, WriteKind};
 use crate::api::keys;
 use crate::domain::collaset::composition::composition_name_of;
+use crate::domain::collaset::headroom;
 use crate::domain::collaset::pool;
 use crate::domain::decoration::labels::{decorations_of, is_decoration};
 use crate::domain::pod::Pod;
@@ -558,4 +560,27 @@ fn update_for_decorations_does_not_change_scope_of_rollout() {
     world.faults = Default::default();
     world.run_rounds(60);
     assert!(is_ready(&world), "{:#?}", world.set.status);
+}
+
+#[test]
+fn decorations_do_not_exchange_scope_while_pool_is_refused() {
+    let half = json!({ "rollingUpdate": { "byPartition": { "partition": 1 } } });
+    let mut world = World::on_plane(2, json!({ "updateStrategy": half }));
+    world.settle();
+    world.pool_bytes = 0;
+    world.edit(one_pvc_template());
+    let label = json!([{ "patchPolicy": "Retain", "labels": { "side": "1" } }]);
+    world.decorate(
+        "log",
+        json!({ "selector": { "matchLabels": { "app": "web" } }, "template": { "metadata": label } }),
+    );
+    world.settle();
+    let decorated = |world: &World| {
+        let pods = world.pods.values();
+        pods.filter(|pod| pod.label("side").is_some()).count()
+    };
+    assert_eq!(decorated(&world), 1, "the other Pod is in scope and waits");
+    world.pool_bytes = headroom::MAX_POOL_BYTES;
+    world.settle();
+    assert_eq!(decorated(&world), 2);
 }

@@ -128,7 +128,12 @@ pub fn update_order(facts: &SetFacts, draft: &Draft, id: i64) -> impl Ord + use<
     let underway = pod.is_some_and(|p| SetOperation::Update.is_in_progress(p))
         && !is_decorated_only(facts, draft, id);
     let replaced = pod.is_some_and(|p| p.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some());
-    let ready_since = pod
+    // While the pool can't record which IDs the rollout has chosen, an update for decorations looks like an update of
+    // the rollout. Readiness then does not count: each update for decorations would bring its Pod into the scope, and
+    // the Pod that leaves the scope would begin such an update in its turn, without end.
+    let is_choice_lost = facts.observed.refused.pool && !facts.observed.decorations.is_empty();
+    let by_service = pod.filter(|_| !is_choice_lost);
+    let ready_since = by_service
         .into_iter()
         .flat_map(|p| &p.status.conditions)
         .find(|c| c.type_ == "Ready")
@@ -141,7 +146,7 @@ pub fn update_order(facts: &SetFacts, draft: &Draft, id: i64) -> impl Ord + use<
         !replaced,
         pod.is_some(),
         Reverse(update_priority(facts, pod)),
-        pod.is_some_and(|p| p.is_ready()),
+        by_service.is_some_and(|p| p.is_ready()),
         Reverse(ready_since),
         Reverse(created),
         Reverse(id),
