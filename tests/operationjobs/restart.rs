@@ -168,7 +168,7 @@ async fn restart_is_not_supported_without_a_method() {
     assert_eq!(reason(detail), "RestartNotSupported");
     let message = &detail.error.as_ref().unwrap().message;
     assert!(
-        message.contains("OpenKruise") && message.contains("Replace"),
+        message.contains("OpenKruise") && message.contains("replace or delete"),
         "{message}"
     );
     scope.all_available("app=web", 1).await;

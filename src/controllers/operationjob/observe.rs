@@ -56,7 +56,7 @@ fn collect_pods(context: &ControllerContext, cached: &CachedJob, namespace: &str
     concerned.filter(|pod| pod.is_managed()).cloned().collect()
 }
 
-/// The instance IDs of the CollaSets from which the job expects a new Pod.
+/// The instance IDs of the CollaSets from which the job expects a new Pod. A set without Pods has no pool.
 fn collect_instance_ids(
     context: &ControllerContext,
     job: &OperationJob,
@@ -68,11 +68,9 @@ fn collect_instance_ids(
     let objects = &context.objects;
     let ids = names.into_iter().filter_map(|name| {
         let set = objects.sets.get(namespace, name)?;
-        let pool = objects.pools.get(namespace, pool_name(&set))?;
-        let own = pool
-            .contexts
-            .iter()
-            .filter(|entry| owns_entry(&set, &entry.data));
+        let pool = objects.pools.get(namespace, pool_name(&set));
+        let entries = pool.iter().flat_map(|pool| &pool.contexts);
+        let own = entries.filter(|entry| owns_entry(&set, &entry.data));
         let ids = own.map(|entry| entry.id.to_string()).collect();
         Some((name.clone(), ids))
     });

@@ -16,8 +16,9 @@ use crate::domain::pod::Pod;
 
 /// Value of the label `to-replace` that a job writes.
 const REQUEST_VALUE: &str = "operationjob";
-/// The end of waits whose cause the diagnosis of the Pod contains. The hint is meant for readers of the job's status.
-const POD_HINT: &str = ": kubectl operating why says what holds it";
+/// Begin of the last part of waits whose cause the diagnosis of the Pod contains. It is meant for readers of the job's
+/// status.
+const POD_HINT: &str = ": kubectl operating why pod/";
 
 /// The OperationJobs that are not finished with the Pod, by name.
 pub fn pod_job_facts(observed: &ObservedPod) -> Vec<PodJobFacts> {
@@ -166,7 +167,8 @@ fn pod_wait(detail: &TargetDetail) -> Option<String> {
         return None;
     }
     let wait = target_wait(detail)?;
-    Some(wait.strip_suffix(POD_HINT).unwrap_or(&wait).to_owned())
+    let wait = wait.split_once(POD_HINT).map_or(&*wait, |(wait, _)| wait);
+    Some(wait.to_owned())
 }
 
 /// The reason and the message of a target that failed.

@@ -130,7 +130,7 @@ fn failed_target_cancels_the_operation() {
 }
 
 fn replaced(value: &str) -> Diagnosis {
-    let wait = "the deletion of the Pod: kubectl operating why says what holds it";
+    let wait = "the deletion of the Pod: kubectl operating why pod/web-0 says what holds it";
     let detail = processing(json!({ "Waiting": wait, "NewPod": "web-9" }));
     let mut observed = observed(&[job("replace", "Replace", detail)]);
     label(&mut observed, keys::TO_REPLACE, value);
