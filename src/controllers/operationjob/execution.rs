@@ -82,9 +82,10 @@ impl Execution<'_> {
                     Err(RequestError::Moved | RequestError::Exists) => return RunStep::Stale,
                     Err(error) => {
                         self.record_refusal(RefusalKey::Status, &error);
+                        pauses.extend(self.refusal_pause(&RefusalKey::Status));
                         // The stored status may still say that all is well.
-                        let text = format!("{error:?}");
-                        self.record_event(true, "StatusNotWritten", &text);
+                        let message = refusal_message(&error).unwrap_or_default();
+                        self.record_event(true, "StatusNotWritten", message);
                     }
                 },
             }
@@ -127,7 +128,7 @@ impl Execution<'_> {
         key: &RefusalKey,
         write: impl Future<Output = Result<(), RequestError>>,
     ) -> RunStep {
-        if let Some(pause) = self.memory.pause_of(key, self.generation()) {
+        if let Some(pause) = self.refusal_pause(key) {
             return RunStep::Wait(Some(pause));
         }
         match write.await {
@@ -144,14 +145,13 @@ impl Execution<'_> {
     }
 
     pub fn record_refusal(&self, key: RefusalKey, error: &RequestError) {
-        let message = match error {
-            RequestError::Held(message)
-            | RequestError::Failed(message)
-            | RequestError::Denied(message)
-            | RequestError::Refused(message) => message,
-            RequestError::Moved | RequestError::Exists => return,
-        };
-        self.memory.record_refusal(key, message, self.generation());
+        if let Some(message) = refusal_message(error) {
+            self.memory.record_refusal(key, message, self.generation());
+        }
+    }
+
+    fn refusal_pause(&self, key: &RefusalKey) -> Option<Duration> {
+        self.memory.pause_of(key, self.generation())
     }
 
     /// The merge patch for a wanted status; `None` if the stored status is equal.
@@ -161,7 +161,7 @@ impl Execution<'_> {
     }
 
     fn status_pause(&self, plan: &JobPlan) -> Option<Duration> {
-        let refusal = self.memory.pause_of(&RefusalKey::Status, self.generation());
+        let refusal = self.refusal_pause(&RefusalKey::Status);
         let details = plan
             .status
             .as_ref()
@@ -276,6 +276,17 @@ impl Execution<'_> {
         let subject = self.job.object_ref(&());
         let recorder = &self.context.events;
         recorder.record_distinct_event(&subject, warning, reason, message);
+    }
+}
+
+/// The message of a request that was refused or failed; `None` if its object has changed since the plan was made.
+fn refusal_message(error: &RequestError) -> Option<&str> {
+    match error {
+        RequestError::Held(message)
+        | RequestError::Failed(message)
+        | RequestError::Denied(message)
+        | RequestError::Refused(message) => Some(message),
+        RequestError::Moved | RequestError::Exists => None,
     }
 }
 
