@@ -143,14 +143,14 @@ async fn successor_of_the_same_name_is_not_touched() {
     assert_eq!(reason(&status.target_details[0]), "PodNotFound");
     let successor = scope.get("web-0").await;
     assert_eq!(label(&successor, keys::TO_REPLACE), None);
-    // A release strips no request of the stranger.
-    let request = json!({ (keys::TO_REPLACE): "true" });
+    // The request of another job on the stranger.
+    let request = json!({ (keys::TO_REPLACE): "operationjob" });
     scope.label("web-0", request).await.unwrap();
     job.delete().await;
     job.gone().await;
     assert_eq!(
         label(&scope.get("web-0").await, keys::TO_REPLACE),
-        Some("true")
+        Some("operationjob")
     );
 }
 

@@ -9,9 +9,9 @@ use crate::api::keys;
 use crate::api::labels::{dns_label_problem, dns_name_problem};
 use crate::api::operationjob::{Action, OperationJobSpec, Target};
 
-/// Maximum number of targets. The status has an entry for each target, and etcd stores at most 1.5 MiB of one object. Most
-/// entries have up to about 400 bytes; those of targets in progress are larger, so that not all targets are in progress
-/// at a time (`domain::operationjob::selection`).
+/// Maximum number of targets. The status has an entry for each target, and etcd stores at most 1.5 MiB of one object. Texts
+/// in the entries of a large job are short (`domain::operationjob::target_plan`), and entries of targets in progress are
+/// larger, so that not all targets are in progress at a time (`domain::operationjob::selection`).
 pub const MAX_TARGETS: usize = 2_000;
 
 /// Maximum number of bytes of the names in `spec.targets`: enough for 2,000 Pods with names of 90 characters. The status

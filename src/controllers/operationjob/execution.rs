@@ -81,7 +81,7 @@ impl Execution<'_> {
                     Ok(()) => has_written = true,
                     Err(RequestError::Moved | RequestError::Exists) => return RunStep::Stale,
                     Err(error) => {
-                        self.record_refusal(RefusalKey::Status, &error);
+                        self.record_refusal(RefusalKey::Status, None, &error);
                         pauses.extend(self.refusal_pause(&RefusalKey::Status));
                         // The stored status may still say that all is well.
                         let message = refusal_message(&error).unwrap_or_default();
@@ -133,20 +133,22 @@ impl Execution<'_> {
         }
         match write.await {
             Ok(()) => {
-                self.memory.clear_refusal(key);
+                self.memory.clear_refusal(key, None);
                 RunStep::PlanAgain
             }
             Err(RequestError::Moved | RequestError::Exists) => RunStep::Stale,
             Err(error) => {
-                self.record_refusal(key.clone(), &error);
+                self.record_refusal(key.clone(), None, &error);
                 RunStep::PlanAgain
             }
         }
     }
 
-    pub fn record_refusal(&self, key: RefusalKey, error: &RequestError) {
+    pub fn record_refusal(&self, key: RefusalKey, text_key: Option<String>, error: &RequestError) {
         if let Some(message) = refusal_message(error) {
-            self.memory.record_refusal(key, message, self.generation());
+            let generation = self.generation();
+            self.memory
+                .record_refusal(key, text_key, message, generation);
         }
     }
 
@@ -180,7 +182,7 @@ impl Execution<'_> {
         });
         let description = format!("status of OperationJob {}", self.name());
         request_with_deadline(&description, self.patch_job(patch, true)).await?;
-        self.memory.clear_refusal(&RefusalKey::Status);
+        self.memory.clear_refusal(&RefusalKey::Status, None);
         for event in events {
             let (reason, message) = (event.reason, &event.message);
             info!(

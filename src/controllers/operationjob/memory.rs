@@ -1,7 +1,8 @@
 //! What the controller remembers of an OperationJob between two runs: the answers of live reads, refusals, and when runs
 //! and writes may be made. Everything may be lost: it is read again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
@@ -12,6 +13,7 @@ use crate::controllers::run_pace::RunPace;
 use crate::controllers::written_versions::WrittenVersions;
 use crate::domain::operationjob::observed::LiveName;
 use crate::domain::operationjob::restart::recreate_request::RequestState;
+use crate::domain::pod::Pod;
 
 /// Minimum time between two writes of the status of a small job. The status of a large job is written less often, because
 /// each write contains all targets.
@@ -37,10 +39,10 @@ struct LockedMemory {
     pace: RunPace,
     last_status_write: Option<Instant>,
     refusals: RefusalBackoff,
-    /// Reasons of refused writes of Pods, by UID.
-    refused_pods: BTreeMap<String, String>,
+    /// Reasons of refused requests, by their key in the domain.
+    refused: BTreeMap<String, String>,
     live_names: HashMap<String, (LiveName, Instant)>,
-    gone_pods: BTreeSet<String>,
+    unmanaged: HashMap<String, (Option<Arc<Pod>>, Instant)>,
     recreate_requests: HashMap<String, (Option<RequestState>, Instant)>,
     is_unreadable_reported: bool,
 }
@@ -78,11 +80,18 @@ impl JobMemory {
         None
     }
 
-    /// Records a refusal. The pause until the next try doubles with each refusal in a row.
-    pub fn record_refusal(&self, key: RefusalKey, message: &str, generation: i64) {
+    /// Records a refusal. The pause until the next try doubles with each refusal in a row. `text_key` is the key of the
+    /// request in the domain, if there is one.
+    pub fn record_refusal(
+        &self,
+        key: RefusalKey,
+        text_key: Option<String>,
+        message: &str,
+        generation: i64,
+    ) {
         let mut locked = self.locked.lock();
-        if let RefusalKey::PodWrite(uid) | RefusalKey::RecreateRequest(uid) = &key {
-            locked.refused_pods.insert(uid.clone(), message.to_owned());
+        if let Some(text_key) = text_key {
+            locked.refused.insert(text_key, message.to_owned());
         }
         let refusals = &mut locked.refusals;
         refusals.record_refusal(key, message, Instant::now(), generation);
@@ -97,18 +106,18 @@ impl JobMemory {
         refusal.map(|(remaining, _)| remaining)
     }
 
-    /// Forgets the refusal of a write that succeeded.
-    pub fn clear_refusal(&self, key: &RefusalKey) {
+    /// Forgets the refusal of a request that succeeded.
+    pub fn clear_refusal(&self, key: &RefusalKey, text_key: Option<&String>) {
         let mut locked = self.locked.lock();
-        if let RefusalKey::PodWrite(uid) | RefusalKey::RecreateRequest(uid) = key {
-            locked.refused_pods.remove(uid);
+        if let Some(text_key) = text_key {
+            locked.refused.remove(text_key);
         }
         locked.refusals.clear_refusal(key);
     }
 
-    /// The reasons of refused writes of Pods, by UID.
-    pub fn refused_pods(&self) -> BTreeMap<String, String> {
-        self.locked.lock().refused_pods.clone()
+    /// The reasons of refused requests, by their key in the domain.
+    pub fn refused(&self) -> BTreeMap<String, String> {
+        self.locked.lock().refused.clone()
     }
 
     /// Records what a live read of a name has found.
@@ -131,14 +140,31 @@ impl JobMemory {
             .collect()
     }
 
-    /// Records that a Pod, by its UID, is gone, or is released although it is not managed.
-    pub fn record_gone(&self, uid: &str) {
-        self.locked.lock().gone_pods.insert(uid.to_owned());
+    /// Records what a live read of a Pod that is not managed has found; `None` if the Pod is gone. `key` is its UID, or its
+    /// name.
+    pub fn record_unmanaged(&self, key: &str, pod: Option<Arc<Pod>>) {
+        let mut locked = self.locked.lock();
+        let unmanaged = &mut locked.unmanaged;
+        unmanaged.insert(key.to_owned(), (pod, Instant::now()));
     }
 
-    /// The Pods that are gone or released.
-    pub fn gone_pods(&self) -> BTreeSet<String> {
-        self.locked.lock().gone_pods.clone()
+    /// Forgets what a live read of a Pod has found, because the Pod was changed.
+    pub fn forget_unmanaged(&self, uid: &str) {
+        let mut locked = self.locked.lock();
+        let is_other =
+            |pod: &Option<Arc<Pod>>| pod.as_ref().is_none_or(|pod| pod.metadata.uid != uid);
+        locked.unmanaged.retain(|_, (pod, _)| is_other(pod));
+    }
+
+    /// What live reads of Pods that are not managed have found. That a Pod exists counts for a moment only.
+    pub fn unmanaged(&self) -> BTreeMap<String, Option<Arc<Pod>>> {
+        let mut locked = self.locked.lock();
+        let unmanaged = &mut locked.unmanaged;
+        unmanaged.retain(|_, (pod, at)| pod.is_none() || at.elapsed() < REQUEST_TTL);
+        let known = unmanaged.iter();
+        known
+            .map(|(key, (pod, _))| (key.clone(), pod.clone()))
+            .collect()
     }
 
     /// Records the state of the ContainerRecreateRequest of a Pod.
@@ -152,7 +178,9 @@ impl JobMemory {
     pub fn recreate_requests(&self) -> BTreeMap<String, Option<RequestState>> {
         let mut locked = self.locked.lock();
         let requests = &mut locked.recreate_requests;
-        requests.retain(|_, (_, at)| at.elapsed() < REQUEST_TTL);
+        requests.retain(|_, (state, at)| {
+            matches!(state, Some(RequestState::Refused(_))) || at.elapsed() < REQUEST_TTL
+        });
         let known = requests.iter();
         known
             .map(|(uid, (state, _))| (uid.clone(), state.clone()))

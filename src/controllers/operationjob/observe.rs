@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::memory::JobMemory;
 use super::recreate_requests::RequestApi;
 use crate::api::operationjob::{OperationJob, Progress};
 use crate::cluster::objects::CachedJob;
 use crate::controllers::ControllerContext;
 use crate::domain::collaset::observed::{owns_entry, pool_name};
-use crate::domain::operationjob::job_pods::JobPods;
 use crate::domain::operationjob::names::extra_info;
 use crate::domain::operationjob::observed::ObservedJob;
 use crate::domain::operationjob::restart::settings::RestartSettings;
+use crate::domain::pod::Pod;
 
 /// Collects the state of a job. The cache of jobs contains this controller's own writes.
 pub fn observe_job(
@@ -23,26 +25,28 @@ pub fn observe_job(
 ) -> ObservedJob {
     let job = &cached.object;
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    let pods = collect_pods(context, cached, namespace);
     ObservedJob {
         job: Arc::clone(job),
-        pods: collect_pods(context, cached, namespace),
+        unseen: unseen_pods(&pods, memory),
+        pods: pods.into_iter().collect(),
         sets: context.objects.sets.objects_of(namespace),
         instance_ids: collect_instance_ids(context, job, namespace),
         live_names: memory.live_names(),
-        gone: memory.gone_pods(),
+        unmanaged: memory.unmanaged(),
         other_jobs: other_jobs(context, cached, namespace),
         restart: RestartSettings {
             method: context.restart_method,
             request_api: request_api.known(),
         },
         recreate_requests: memory.recreate_requests(),
-        refused: memory.refused_pods(),
+        refused: memory.refused(),
         now: (context.now)(),
     }
 }
 
 /// The Pods that concern the job, and the Pods of the CollaSets from which it expects a new Pod.
-fn collect_pods(context: &ControllerContext, cached: &CachedJob, namespace: &str) -> JobPods {
+fn collect_pods(context: &ControllerContext, cached: &CachedJob, namespace: &str) -> Vec<Arc<Pod>> {
     let details = details_in_progress(&cached.object);
     let sets = details.filter_map(|detail| detail.extra_info.get(extra_info::COLLASET));
     let sets: BTreeSet<&str> = sets.map(String::as_str).collect();
@@ -54,6 +58,19 @@ fn collect_pods(context: &ControllerContext, cached: &CachedJob, namespace: &str
         cached.concerns(pod) || owner.is_some_and(|owner| sets.contains(&*owner.name))
     });
     concerned.filter(|pod| pod.is_managed()).cloned().collect()
+}
+
+/// UIDs of the Pods whose last write by this controller the cache does not show yet.
+fn unseen_pods(pods: &[Arc<Pod>], memory: &JobMemory) -> BTreeSet<String> {
+    let now = Instant::now();
+    let unseen = pods.iter().filter(|pod| {
+        let (uid, version) = (&pod.metadata.uid, pod.metadata.resource_version);
+        memory
+            .written
+            .time_until_visible(uid, version, now)
+            .is_some()
+    });
+    unseen.map(|pod| pod.metadata.uid.clone()).collect()
 }
 
 /// The instance IDs of the CollaSets from which the job expects a new Pod. A set without Pods has no pool.

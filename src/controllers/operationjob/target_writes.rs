@@ -84,8 +84,8 @@ impl Execution<'_> {
     async fn send_action(&self, action: &TargetAction) -> bool {
         let result = match action {
             TargetAction::Lookup(name) => self.look_up(name).await,
-            TargetAction::ReleaseUnmanaged { name, uid, labels } => {
-                self.release_unmanaged(name, uid, labels).await
+            TargetAction::ReadUnmanaged { name, uid } => {
+                self.read_unmanaged(name, uid.as_deref()).await
             }
             TargetAction::Patch(patch) => self.patch_pod(patch).await,
             TargetAction::DiscoverRequests => self.discover().await,
@@ -100,14 +100,14 @@ impl Execution<'_> {
             TargetAction::ReadRequest(uid) => self.read_request(uid).await,
             TargetAction::DeleteRequest(uid) => self.delete_request(uid).await,
         };
-        let key = refusal_key(action);
+        let (key, text_key) = (refusal_key(action), action.refusal_key());
         match result {
             Ok(has_effect) => {
-                self.memory.clear_refusal(&key);
+                self.memory.clear_refusal(&key, text_key.as_ref());
                 has_effect
             }
             Err(error) => {
-                self.record_refusal(key, &error);
+                self.record_refusal(key, text_key, &error);
                 false
             }
         }
@@ -125,26 +125,16 @@ impl Execution<'_> {
         Ok(true)
     }
 
-    /// Removes labels from a Pod that is not managed. A Pod that is managed again is released as all others are.
-    async fn release_unmanaged(
-        &self,
-        name: &str,
-        uid: &str,
-        labels: &[String],
-    ) -> Result<bool, RequestError> {
+    /// Reads a Pod of a failed target. One that is managed again is released as all others are.
+    async fn read_unmanaged(&self, name: &str, uid: Option<&str>) -> Result<bool, RequestError> {
         let request = pod_requests::get_pod(&self.context.client, self.namespace(), name);
         let pod = request_with_deadline(&format!("Pod {name}"), request).await?;
-        match pod.filter(|pod| pod.metadata.uid == uid) {
-            Some(pod) if pod.is_managed() => return Ok(false),
-            Some(pod) if labels.iter().any(|key| pod.label(key).is_some()) => {
-                let mut patch = PodPatch::of(&Arc::new(pod));
-                let removed = labels.iter().map(|key| (key.clone(), None));
-                patch.labels.0.extend(removed);
-                self.patch_pod(&patch).await?;
-            }
-            _ => {}
+        let pod = pod.filter(|pod| uid.is_none_or(|uid| pod.metadata.uid == uid));
+        if pod.as_ref().is_some_and(Pod::is_managed) {
+            return Ok(false);
         }
-        self.memory.record_gone(uid);
+        let key = uid.unwrap_or(name);
+        self.memory.record_unmanaged(key, pod.map(Arc::new));
         Ok(true)
     }
 
@@ -162,6 +152,7 @@ impl Execution<'_> {
         }
         let written = &self.memory.written;
         written.record_version(uid, version, Instant::now());
+        self.memory.forget_unmanaged(uid);
         if let Some((reason, message)) = &patch.event {
             let subject = pod_reference(&patch.pod);
             let recorder = &self.context.events;
@@ -256,7 +247,7 @@ fn refusal_key(action: &TargetAction) -> RefusalKey {
     match action {
         TargetAction::DiscoverRequests => RefusalKey::LiveRead,
         TargetAction::Lookup(name) => RefusalKey::PodRead(name.clone()),
-        TargetAction::ReleaseUnmanaged { uid, .. } => RefusalKey::PodWrite(uid.clone()),
+        TargetAction::ReadUnmanaged { name, .. } => RefusalKey::PodRead(name.clone()),
         TargetAction::Patch(patch) => RefusalKey::PodWrite(patch.pod.metadata.uid.clone()),
         TargetAction::CreateRequest { pod, .. } => {
             RefusalKey::RecreateRequest(pod.metadata.uid.clone())

@@ -13,14 +13,12 @@ use crate::domain::pod::Pod;
 pub enum TargetAction {
     /// Read the Pod of this name live: no managed Pod has it.
     Lookup(String),
-    /// Read a Pod live that is not among the managed Pods. If it still exists, remove these labels.
-    ReleaseUnmanaged {
+    /// Read a Pod of a target that has failed live, because it is not among the managed Pods.
+    ReadUnmanaged {
         /// Name of the Pod.
         name: String,
-        /// UID of the Pod.
-        uid: String,
-        /// The labels.
-        labels: Vec<String>,
+        /// UID of the Pod. `None` if Kuperator has started the target.
+        uid: Option<String>,
     },
     /// Change a Pod.
     Patch(PodPatch),
@@ -39,6 +37,25 @@ pub enum TargetAction {
     ReadRequest(String),
     /// Delete the ContainerRecreateRequest of the Pod with this UID.
     DeleteRequest(String),
+}
+
+impl TargetAction {
+    /// The key of the request among the refusals that the controller remembers. `None` for a request that is not for one
+    /// Pod.
+    pub fn refusal_key(&self) -> Option<String> {
+        match self {
+            TargetAction::Lookup(_) | TargetAction::DiscoverRequests => None,
+            TargetAction::ReadUnmanaged { name, .. } => Some(format!("read/{name}")),
+            TargetAction::Patch(patch) => Some(patch.pod.metadata.uid.clone()),
+            TargetAction::CreateRequest { pod, .. } => Some(request_key(&pod.metadata.uid)),
+            TargetAction::DeleteRequest(uid) => Some(request_key(uid)),
+            TargetAction::ReadRequest(uid) => Some(format!("read/{uid}")),
+        }
+    }
+}
+
+fn request_key(uid: &str) -> String {
+    format!("request/{uid}")
 }
 
 /// A strategic merge patch of a Pod, on condition of its UID and resourceVersion.

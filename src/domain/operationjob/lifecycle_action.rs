@@ -48,11 +48,20 @@ pub fn start_obstacle(pod: &Pod) -> Option<(&'static str, String)> {
     Some((reason::POD_NOT_FOUND, message.to_owned()))
 }
 
+/// Whether a run of the ID of this job is on a Pod that this job has not started.
+pub fn has_former_run(observed: &ObservedJob, pod: &Pod) -> bool {
+    let id = lifecycle_id(observed.name());
+    pod.label(&Family::Operating.key(&id)).is_some()
+}
+
 /// Ends a run that is on the Pod before this job has started it: an earlier job of the same name has left it behind.
 pub fn undo_former_run(observed: &ObservedJob, pod: &Arc<Pod>) -> Option<TargetAction> {
     let id = lifecycle_id(observed.name());
     let type_ = pod.label(&Family::OperationType.key(&id));
     pod.label(&Family::Operating.key(&id))?;
+    if pod.label(&Family::UndoOperationType.key(&id)).is_some() {
+        return None; // the lifecycle carries it out
+    }
     let mut patch = PodPatch::of(pod);
     patch.labels = operator::undo_labels(&id, type_.unwrap_or_default());
     Some(TargetAction::Patch(patch))
@@ -66,6 +75,11 @@ pub fn pod_to_act_on(observed: &ObservedJob, plan: &mut TargetPlan) -> Option<Ar
         plan.fail(observed, reason::POD_NOT_FOUND, message);
         return None;
     };
+    if pod.is_finished() {
+        let message = "the containers of the Pod have ended for good";
+        plan.fail(observed, reason::POD_NOT_FOUND, message);
+        return None;
+    }
     let id = lifecycle_id(observed.name());
     let type_ = operation_type(observed);
     let is_in_progress = operator::is_in_progress(pod, &id, type_);
@@ -95,7 +109,12 @@ pub fn pod_to_act_on(observed: &ObservedJob, plan: &mut TargetPlan) -> Option<Ar
     }
     let delay = job_settings::delay(&observed.job.spec);
     let delay_nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
-    if !operator::is_operation_due(pod, &id, type_, delay_nanos, observed.now_nanos()) {
+    // A delay that is raised while the action works has no effect.
+    let has_begun = [extra_info::ALLOWED, extra_info::BEFORE]
+        .iter()
+        .any(|key| plan.info(key).is_some());
+    if !has_begun && !operator::is_operation_due(pod, &id, type_, delay_nanos, observed.now_nanos())
+    {
         plan.wait("spec.operationDelaySeconds to pass");
         plan.look_again_in(observed, 1);
         return None;

@@ -26,8 +26,11 @@ pub struct ObservedJob {
     pub instance_ids: BTreeMap<String, BTreeSet<String>>,
     /// What a live read has found about target names that no managed Pod has.
     pub live_names: BTreeMap<String, LiveName>,
-    /// UIDs of Pods of which live reads have found that they are gone, or not managed and released.
-    pub gone: BTreeSet<String>,
+    /// Pods that are not managed, as live reads have found them in the last seconds, by UID, and by name for targets that
+    /// Kuperator has started. `None` if the Pod is gone.
+    pub unmanaged: BTreeMap<String, Option<Arc<Pod>>>,
+    /// UIDs of Pods whose last write by this controller `pods` does not show yet.
+    pub unseen: BTreeSet<String>,
     /// Other jobs of the namespace that name a target of this job.
     pub other_jobs: Vec<Arc<OperationJob>>,
     /// How containers are restarted.
@@ -35,7 +38,7 @@ pub struct ObservedJob {
     /// The state of ContainerRecreateRequests by the UID of the Pod, as far as they were read in the last seconds. `None`
     /// if there is no such request.
     pub recreate_requests: BTreeMap<String, Option<RequestState>>,
-    /// The reasons of refused writes by the UID of the Pod.
+    /// The reasons of refused requests by [`TargetAction::refusal_key`](super::actions::TargetAction::refusal_key).
     pub refused: BTreeMap<String, String>,
     /// Wall clock time.
     pub now: Timestamp,

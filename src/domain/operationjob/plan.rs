@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::actions::TargetAction;
 use super::job_settings;
 use super::job_status::{self, JobEvent};
+use super::names::extra_info;
 use super::observed::ObservedJob;
 use super::selection::{MAX_IN_PROGRESS, selected_targets};
 use super::target::{TargetTurn, plan_target};
@@ -13,7 +14,7 @@ use crate::api::keys;
 use crate::api::operationjob::{OperationJobStatus, Progress, TargetDetail};
 
 /// All writes that a plan asks for. The finalizer comes before everything else. The other writes do not depend on each
-/// other: a write of a Pod is planned only if what it rests on is stored in the status.
+/// other: an action on a Pod is planned only if what it rests on is stored in the status.
 #[derive(Clone, Debug, Default)]
 pub struct JobPlan {
     /// Add the finalizer.
@@ -42,18 +43,18 @@ pub fn plan_job(observed: &ObservedJob) -> JobPlan {
     let stored = job_status::stored_details(job);
     let selected = selected_targets(job, &stored);
     let mut plans: Vec<TargetPlan> = Vec::with_capacity(job.spec.targets.len());
-    let is_in_progress = |detail: &&&TargetDetail| detail.progress == Some(Progress::Processing);
-    let mut in_progress = stored.values().filter(is_in_progress).count();
+    let mut in_progress = stored.values().filter(|detail| takes_place(detail)).count();
+    let stored_progress = job.status.as_ref().and_then(|s| s.progress.as_ref());
+    let is_over = job_status::is_finished(stored_progress);
     for target in &job.spec.targets {
         let detail = stored.get(&*target.name).copied();
         let turn = TargetTurn {
             is_selected: selected.contains(&*target.name),
-            may_start: in_progress < MAX_IN_PROGRESS,
+            may_start: in_progress < MAX_IN_PROGRESS && !is_over,
         };
         let plan = plan_target(observed, target, detail, turn);
-        let was_in_progress = detail.is_some_and(|d| d.progress == Some(Progress::Processing));
-        let starts = plan.detail.progress == Some(Progress::Processing) && !was_in_progress;
-        in_progress += usize::from(starts);
+        let took_place = detail.is_some_and(takes_place);
+        in_progress += usize::from(takes_place(&plan.detail) && !took_place);
         plans.push(plan);
     }
     let status = job_status::wanted_status(observed, &plans);
@@ -72,14 +73,25 @@ pub fn plan_job(observed: &ObservedJob) -> JobPlan {
         .filter(|action| may_act || matches!(action, TargetAction::Lookup(_)))
         .collect();
     let is_stored = job.status.as_ref() == Some(&status);
+    // The status of a job that is being deleted goes with it, so its release does not depend on a write of the status.
     plan.remove_finalizer =
-        has_finalizer && !needs_finalizer && is_stored && (is_finished || observed.is_deleting());
+        has_finalizer && !needs_finalizer && (observed.is_deleting() || is_finished && is_stored);
     if !plan.add_finalizer {
         plan.status = Some(status);
         plan.events = events;
     }
     plan_ttl(observed, has_finalizer && !plan.remove_finalizer, &mut plan);
     plan
+}
+
+/// Whether a target counts among those in progress: it is operated on, or has failed and is not released.
+fn takes_place(detail: &TargetDetail) -> bool {
+    let is_released = detail.extra_info.contains_key(extra_info::RELEASED);
+    match detail.progress {
+        Some(Progress::Processing) => true,
+        Some(Progress::Failed) => !is_released,
+        _ => false,
+    }
 }
 
 /// Deletes a job whose TTL is over, or looks again when it is.

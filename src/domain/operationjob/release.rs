@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::actions::TargetAction;
+use super::actions::{PodPatch, TargetAction};
 use super::lifecycle_action;
 use super::names::extra_info;
 use super::observed::ObservedJob;
@@ -17,49 +17,107 @@ use crate::domain::pod::Pod;
 pub fn release_target(observed: &ObservedJob, plan: &mut TargetPlan) {
     let action = observed.job.spec.action.as_ref();
     let action = action.map_or("", |action| &action.0);
-    let is_restart = action == Action::RESTART;
-    // A request that can't be deleted does not keep the Pod in its operation.
-    if is_restart && let Some(deletion) = restart_action::delete_request(observed, plan) {
+    let uid = plan.info(extra_info::POD_UID).unwrap_or_default();
+    if observed.unseen.contains(uid) {
+        return plan.look_again_in(observed, 1); // the Pod may have a label that its cached state lacks
+    }
+    if action == Action::RESTART
+        && let Some(deletion) = restart_action::delete_request(observed, plan)
+    {
         plan.actions.push(deletion);
         plan.look_again_in(observed, 2);
     }
-    let pod = recorded_pod(observed, plan).or_else(|| held_by_kuperator(observed, plan));
-    let Some(pod) = pod else {
-        return release_absent(observed, plan);
-    };
-    let patch = match action {
-        Action::REPLACE => replace::release_patch(observed, pod),
-        Action::RESTART => restart_action::restore_patch(plan, pod)
-            .or_else(|| lifecycle_action::cancel_operation(observed, pod)),
-        _ => third_party::cancel_patch(observed, pod),
+    // The job is the owner of the request, so the request goes with a job that is being deleted.
+    let waits_for_request = !plan.actions.is_empty() && !observed.is_deleting();
+    let patch = match recorded_pod(observed, plan) {
+        Some(pod) => release_patch(observed, plan, action, pod),
+        None => match release_unmanaged(observed, plan, action) {
+            UnmanagedRelease::Unknown(read) => return plan.actions.push(read),
+            UnmanagedRelease::Patch(patch) => Some(patch),
+            UnmanagedRelease::Done => None,
+        },
     };
     match patch {
         Some(patch) => plan.actions.push(TargetAction::Patch(patch)),
-        None if plan.actions.is_empty() => plan.release(),
-        None => {}
+        None if waits_for_request => {}
+        None => plan.release(),
     }
 }
 
-/// Releases a target whose Pod is not among the managed Pods. If somebody has taken the Pod out of management, the
-/// operation would hold the Pod off traffic as soon as it is managed again.
-fn release_absent(observed: &ObservedJob, plan: &mut TargetPlan) {
-    let uid = plan.info(extra_info::POD_UID).map(str::to_owned);
-    match uid.filter(|uid| !observed.gone.contains(uid)) {
-        None if plan.actions.is_empty() => plan.release(),
-        None => {}
-        Some(uid) => plan.actions.push(TargetAction::ReleaseUnmanaged {
-            name: plan.detail.name.clone(),
-            uid,
-            labels: lifecycle_action::operation_labels(observed),
-        }),
+/// The next patch that releases a managed Pod.
+fn release_patch(
+    observed: &ObservedJob,
+    plan: &TargetPlan,
+    action: &str,
+    pod: &Arc<Pod>,
+) -> Option<PodPatch> {
+    match action {
+        Action::REPLACE => replace::release_patch(observed, pod),
+        Action::RESTART => {
+            let restore = restart_action::restore_patch(plan, pod);
+            let cancel = lifecycle_action::cancel_operation(observed, pod);
+            // An image that is refused for ever does not keep the Pod in its operation.
+            match observed.refused.contains_key(&pod.metadata.uid) {
+                true => cancel.or(restore),
+                false => restore.or(cancel),
+            }
+        }
+        _ => third_party::cancel_patch(observed, pod),
     }
 }
 
-/// The Pod of a target that Kuperator has started: Kuperator has stored no UID, but its finalizer is on the Pod.
-fn held_by_kuperator<'a>(observed: &'a ObservedJob, plan: &TargetPlan) -> Option<&'a Arc<Pod>> {
-    if plan.info(extra_info::POD_UID).is_some() {
-        return None;
+/// What is left to do on a Pod that is not among the managed Pods.
+enum UnmanagedRelease {
+    /// The Pod must be read first.
+    Unknown(TargetAction),
+    Patch(PodPatch),
+    Done,
+}
+
+/// If somebody has taken the Pod out of management, what the job asked of it would count again as soon as it is managed
+/// again. Nobody carries out an undo on it, so the labels of the operation are removed.
+fn release_unmanaged(observed: &ObservedJob, plan: &TargetPlan, action: &str) -> UnmanagedRelease {
+    let (name, uid) = (&plan.detail.name, plan.info(extra_info::POD_UID));
+    if uid.is_none()
+        && let Some(pod) = observed.pods.named(name)
+    {
+        return held_by_kuperator(observed, pod);
     }
-    let pod = observed.pods.named(&plan.detail.name)?;
-    replace::has_kuperator_finalizer(pod).then_some(pod)
+    let Some(found) = observed.unmanaged.get(uid.unwrap_or(name)) else {
+        return UnmanagedRelease::Unknown(TargetAction::ReadUnmanaged {
+            name: name.clone(),
+            uid: uid.map(str::to_owned),
+        });
+    };
+    let Some(pod) = found else {
+        return UnmanagedRelease::Done;
+    };
+    if uid.is_none() {
+        return held_by_kuperator(observed, pod);
+    }
+    let patch = match action {
+        Action::REPLACE => replace::release_patch(observed, pod),
+        Action::RESTART => restart_action::restore_patch(plan, pod),
+        _ => third_party::cancel_patch(observed, pod),
+    };
+    let mut patch = patch.unwrap_or_else(|| PodPatch::of(pod));
+    for key in lifecycle_action::operation_labels(observed) {
+        patch.labels.0.remove(&key);
+        if pod.label(&key).is_some() {
+            patch.labels.0.insert(key, None);
+        }
+    }
+    match patch == PodPatch::of(pod) {
+        true => UnmanagedRelease::Done,
+        false => UnmanagedRelease::Patch(patch),
+    }
+}
+
+/// A Pod of a target that Kuperator has started: Kuperator has stored no UID, but its finalizer is on the Pod.
+fn held_by_kuperator(observed: &ObservedJob, pod: &Arc<Pod>) -> UnmanagedRelease {
+    let is_held = replace::has_kuperator_finalizer(pod);
+    match replace::release_patch(observed, pod).filter(|_| is_held) {
+        Some(patch) => UnmanagedRelease::Patch(patch),
+        None => UnmanagedRelease::Done,
+    }
 }

@@ -144,7 +144,8 @@ fn follow_request(
     let Some(state) = observed.recreate_requests.get(uid) else {
         return plan.actions.push(TargetAction::ReadRequest(uid.clone()));
     };
-    if state.is_some() {
+    use RequestState::{Failed, InProgress, Succeeded};
+    if matches!(state, Some(InProgress | Succeeded | Failed(_))) {
         plan.set_info(extra_info::REQUEST, &*name);
     }
     match state {

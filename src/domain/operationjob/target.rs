@@ -33,7 +33,7 @@ pub fn plan_target(
     stored: Option<&TargetDetail>,
     turn: TargetTurn,
 ) -> TargetPlan {
-    let mut plan = TargetPlan::of(target, stored);
+    let mut plan = TargetPlan::of(&observed.job, target, stored);
     plan.is_selected = turn.is_selected;
     if is_finished_progress(plan.detail.progress.as_ref()) {
         release_finished(observed, &mut plan);
@@ -46,8 +46,8 @@ pub fn plan_target(
         release_finished(observed, &mut plan);
     } else if has_begun {
         continue_target(observed, target, &mut plan);
-    } else if turn.is_selected && turn.may_start {
-        start_target(observed, target, &mut plan);
+    } else if turn.is_selected {
+        start_target(observed, target, turn.may_start, &mut plan);
     }
     plan
 }
@@ -62,15 +62,17 @@ fn release_finished(observed: &ObservedJob, plan: &mut TargetPlan) {
 
 /// Says that the API server refuses what is to be done for the target.
 fn say_refusal(observed: &ObservedJob, plan: &mut TargetPlan) {
-    let uid = plan.info(extra_info::POD_UID);
-    let refusal = uid.and_then(|uid| observed.refused.get(uid)).cloned();
-    if let Some(refusal) = refusal.filter(|_| !plan.actions.is_empty()) {
-        plan.wait(format!("the API server, which refuses a write: {refusal}"));
+    let keys = plan.actions.iter().filter_map(TargetAction::refusal_key);
+    let mut refusals = keys.filter_map(|key| observed.refused.get(&key));
+    if let Some(refusal) = refusals.next().cloned() {
+        plan.wait(format!(
+            "the API server, which refuses a request: {refusal}"
+        ));
     }
 }
 
 /// Starts a target, if its Pod can be operated on. Nothing is done on the Pod until the start is stored.
-fn start_target(observed: &ObservedJob, target: &Target, plan: &mut TargetPlan) {
+fn start_target(observed: &ObservedJob, target: &Target, may_start: bool, plan: &mut TargetPlan) {
     let action = observed.job.spec.action.as_ref();
     let Some(action) = action.filter(|action| action.is_known()) else {
         let action = action.map_or("", |action| &action.0);
@@ -105,10 +107,12 @@ fn start_target(observed: &ObservedJob, target: &Target, plan: &mut TargetPlan) 
     if let Some((reason, message)) = obstacle {
         return plan.fail(observed, reason, message);
     }
-    if action.0 != Action::REPLACE
-        && let Some(undo) = lifecycle_action::undo_former_run(observed, pod)
-    {
-        plan.actions.push(undo);
+    if !may_start {
+        return;
+    }
+    if action.0 != Action::REPLACE && lifecycle_action::has_former_run(observed, pod) {
+        plan.actions
+            .extend(lifecycle_action::undo_former_run(observed, pod));
         return plan.wait("the operation of a former job of this name, to end");
     }
     plan.detail.progress = Some(Progress::Processing);
@@ -162,6 +166,7 @@ fn continue_target(observed: &ObservedJob, target: &Target, plan: &mut TargetPla
     }
     // A request that is about to be sent is no reason for a write of the status.
     if !plan.actions.is_empty()
+        && plan.detail.progress == Some(Progress::Processing)
         && plan.info(extra_info::WAITING).is_none()
         && let Some(former) = former_wait
     {

@@ -8,7 +8,7 @@ use super::actions::TargetAction;
 use super::job_settings;
 use super::names::extra_info;
 use super::observed::ObservedJob;
-use crate::api::operationjob::{Progress, Target, TargetDetail, TargetError};
+use crate::api::operationjob::{OperationJob, Progress, Target, TargetDetail, TargetError};
 use crate::domain::pod::Pod;
 
 /// The plan of one target.
@@ -22,22 +22,19 @@ pub struct TargetPlan {
     pub look_at: Option<Timestamp>,
     /// Whether the partition selects the target.
     pub is_selected: bool,
+    /// Most bytes of a text in the status.
+    max_text: usize,
 }
 
-/// Most characters of a message of others that the status keeps. The status of 2,000 targets must fit into etcd.
-const MAX_MESSAGE: usize = 300;
-
-/// Cuts a text to the length that the status keeps.
-fn shorten(text: String) -> String {
-    match text.char_indices().nth(MAX_MESSAGE) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
-}
+/// Most bytes of a text that the status keeps for each target, and for each target of a large job. The status must fit
+/// into etcd.
+const MAX_TEXT: (usize, usize) = (400, 120);
+/// Number of targets of a large job.
+const LARGE_JOB: usize = 500;
 
 impl TargetPlan {
     /// Keeps the stored entry.
-    pub fn of(target: &Target, stored: Option<&TargetDetail>) -> TargetPlan {
+    pub fn of(job: &OperationJob, target: &Target, stored: Option<&TargetDetail>) -> TargetPlan {
         let mut detail = stored.cloned().unwrap_or_default();
         detail.name.clone_from(&target.name);
         let is_known = matches!(
@@ -47,8 +44,10 @@ impl TargetPlan {
         if !is_known {
             detail.progress = Some(Progress::Pending);
         }
+        let is_large = job.spec.targets.len() > LARGE_JOB;
         TargetPlan {
             detail,
+            max_text: if is_large { MAX_TEXT.1 } else { MAX_TEXT.0 },
             ..TargetPlan::default()
         }
     }
@@ -65,6 +64,16 @@ impl TargetPlan {
     /// Whether nothing that the job asked of the Pod is left.
     pub fn is_released(&self) -> bool {
         self.info(extra_info::RELEASED) == Some("true")
+    }
+
+    /// Cuts a text to the length that the status keeps.
+    fn shorten(&self, text: String) -> String {
+        if text.len() <= self.max_text {
+            return text;
+        }
+        let ends = text.char_indices().map(|(end, _)| end);
+        let end = ends.take_while(|end| *end <= self.max_text).last();
+        format!("{}…", text.get(..end.unwrap_or(0)).unwrap_or_default())
     }
 
     /// Whether the target is selected and not finished.
@@ -91,7 +100,8 @@ impl TargetPlan {
     /// Says why nothing happens at the moment. The text must not change while the reason stays, because each change is
     /// a write of the status.
     pub fn wait(&mut self, why: impl Into<String>) {
-        self.set_info(extra_info::WAITING, shorten(why.into()));
+        let why = self.shorten(why.into());
+        self.set_info(extra_info::WAITING, why);
     }
 
     /// Looks again at this time or earlier.
@@ -115,7 +125,7 @@ impl TargetPlan {
         let has_begun = self.detail.progress == Some(Progress::Processing);
         self.detail.error = Some(TargetError {
             reason: reason.to_owned(),
-            message: shorten(message.into()),
+            message: self.shorten(message.into()),
         });
         self.end(observed, Progress::Failed);
         if !has_begun {

@@ -78,7 +78,8 @@ fn observe(job: OperationJob, pods: &[Pod]) -> ObservedJob {
         sets: Vec::new(),
         instance_ids: [].into(),
         live_names: [].into(),
-        gone: [].into(),
+        unmanaged: [].into(),
+        unseen: [].into(),
         other_jobs: Vec::new(),
         restart: RestartSettings::default(),
         recreate_requests: [].into(),
@@ -236,6 +237,18 @@ fn stranger_of_the_same_name_is_not_touched() {
             ("PodNotFound", 0),
             "{action}"
         );
+        let mut failed = job_in_progress(action, json!({}), json!({}));
+        failed.status = plan.status;
+        let mut observed = observe(failed, &[stranger.clone()]);
+        let read = TargetAction::ReadUnmanaged {
+            name: "web-0".into(),
+            uid: Some("uid-web-0".into()),
+        };
+        assert_eq!(plan_job(&observed).actions, [read]);
+        observed.unmanaged = [("uid-web-0".to_owned(), None)].into();
+        let plan = plan_job(&observed);
+        assert_eq!(detail(&plan).extra_info["Released"], "true");
+        assert_eq!(plan.actions, []);
     }
 }
 
@@ -351,6 +364,7 @@ fn deleted_job_cancels_what_it_has_begun() {
     let mut observed = observe(job, &[pod("web-0", operating("drain"))]);
     let plan = plan_job(&observed);
     assert_eq!(reason(&plan), "Canceled");
+    assert_eq!(patches(&plan).len(), 1, "without a stored status");
     let mut job = OperationJob::clone(&observed.job);
     job.status = plan.status;
     observed.job = Arc::new(job);
@@ -450,7 +464,7 @@ fn refused_release_is_told() {
     let mut observed = observe(job, &[pod("web-0", labels)]);
     observed.refused = [("uid-web-0".to_owned(), "no".to_owned())].into();
     let plan = plan_job(&observed);
-    assert!(detail(&plan).extra_info["Waiting"].contains("refuses a write: no"));
+    assert!(detail(&plan).extra_info["Waiting"].contains("refuses a request: no"));
 }
 
 #[test]
@@ -481,4 +495,62 @@ fn conditions_tell_the_end_and_the_partition() {
     );
     let failed = ["Ready False TargetsFailed", "Stalled True TargetsFailed"];
     assert_eq!(conditions(ended("Failed"), &[]), failed);
+}
+
+/// Somebody has taken the Pod out of management in the middle of an operation.
+#[test]
+fn unmanaged_pod_is_released_too() {
+    let release = |action: &str, labels: Value, info: Value| {
+        let mut all = json!({ "PodUID": "uid-web-0" });
+        json_patch::merge(&mut all, &info);
+        let failed = json!({ "status": { "targetDetails": [{ "name": "web-0", "progress": "Failed", "startTime": START,
+            "endTime": START, "extraInfo": all }] } });
+        let mut observed = observe(job(action, &["web-0"], failed), &[]);
+        let mut unmanaged = pod("web-0", labels);
+        unmanaged.metadata.labels.remove(keys::CONTROL);
+        observed.unmanaged = [("uid-web-0".to_owned(), Some(Arc::new(unmanaged)))].into();
+        plan_job(&observed)
+    };
+    let request = json!({ (keys::TO_REPLACE): "operationjob" });
+    let plan = release("Replace", request, json!({}));
+    assert_eq!(labels_of_patch(&plan), json!({ (keys::TO_REPLACE): null }));
+    let plan = release("a.test/drain", operating("drain"), json!({}));
+    let removed = labels_of_patch(&plan);
+    assert_eq!(
+        removed[Family::Operating.key("operationjob-swap")],
+        Value::Null
+    );
+    assert_eq!(removed.as_object().unwrap().len(), 3);
+    assert_eq!(release("Replace", json!({}), json!({})).actions, []);
+}
+
+#[test]
+fn refused_image_does_not_keep_pod_in_its_operation() {
+    let before = json!({ "app": { "id": "0123456789ab", "image": "app:1" } }).to_string();
+    let info = json!({ "PodUID": "uid-web-0", "Method": "ImageReference", "Before": before });
+    let failed = json!({ "status": { "targetDetails": [{ "name": "web-0", "progress": "Failed", "startTime": START,
+        "endTime": START, "extraInfo": info }] } });
+    let mut patched = pod("web-0", operating("Restart"));
+    let mut containers = patched.spec.containers.to_vec();
+    containers[0].image = format!("app:1@sha256:{}", "a".repeat(64));
+    patched.spec.containers = containers.into();
+    let mut observed = observe(job("Restart", &["web-0"], failed), &[patched]);
+    assert!(patches(&plan_job(&observed))[0].spec.is_some());
+    observed.refused = [("uid-web-0".to_owned(), "no".to_owned())].into();
+    let plan = plan_job(&observed);
+    assert!(patches(&plan)[0].spec.is_none());
+    assert!(!patches(&plan)[0].labels.is_empty());
+}
+
+#[test]
+fn bounded_number_of_targets_is_in_progress() {
+    let names: Vec<String> = (0..400).map(|n| format!("web-{n}")).collect();
+    let pods: Vec<Pod> = names[1..].iter().map(|name| pod(name, json!({}))).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut observed = observe(job("Replace", &names, json!({})), &pods);
+    observed.live_names = [("web-0".to_owned(), LiveName::Absent)].into();
+    let status = plan_job(&observed).status.unwrap();
+    let details = status.target_details.iter();
+    let begun = details.filter(|detail| detail.progress == Some(Progress::Processing));
+    assert_eq!((begun.count(), status.failed_pod_count), (300, 1));
 }

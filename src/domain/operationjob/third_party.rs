@@ -15,9 +15,6 @@ use crate::api::keys;
 use crate::api::operationjob::Action;
 use crate::domain::pod::Pod;
 
-/// Most characters of the program's message that the status keeps.
-const MAX_MESSAGE: usize = 500;
-
 /// The value of the annotation [`keys::ACTION_RESULT`].
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -46,10 +43,9 @@ pub fn continue_action(observed: &ObservedJob, action: &Action, plan: &mut Targe
             lifecycle_action::end_action(observed, plan);
         }
         Some(result) if result.progress == "Failed" => {
-            let message: String = result.message.chars().take(MAX_MESSAGE).collect();
-            let message = match message.is_empty() {
+            let message = match result.message.is_empty() {
                 true => format!("{action} failed, and its program did not say why"),
-                false => message,
+                false => result.message,
             };
             plan.fail(observed, reason::ACTION_FAILED, message);
         }

@@ -1,6 +1,6 @@
 //! Plays the controller of OperationJobs: it plans each job and makes the writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::json;
@@ -14,6 +14,7 @@ use crate::domain::operationjob::names::extra_info;
 use crate::domain::operationjob::observed::{LiveName, ObservedJob};
 use crate::domain::operationjob::plan::{JobPlan, plan_job};
 use crate::domain::operationjob::restart::settings::RestartSettings;
+use crate::domain::pod::Pod;
 
 /// Seconds that a target may take.
 const DEADLINE: u32 = 60;
@@ -108,17 +109,8 @@ impl World {
             written = true;
         }
         for action in actions {
-            match action {
-                TargetAction::Patch(patch) => written |= self.patch_for_job(&patch),
-                TargetAction::ReleaseUnmanaged { name, uid, labels } => {
-                    let pod = self.pods.get_mut(&name);
-                    let pod = pod.filter(|pod| pod.metadata.uid == uid && !pod.is_managed());
-                    if let Some(pod) = pod {
-                        pod.metadata.labels.retain(|key, _| !labels.contains(key));
-                    }
-                    written |= self.gone_pods.insert(uid);
-                }
-                _ => {}
+            if let TargetAction::Patch(patch) = action {
+                written |= self.patch_for_job(&patch);
             }
         }
         written
@@ -147,7 +139,8 @@ impl World {
                 None => BTreeMap::new(),
             },
             live_names: live.collect(),
-            gone: self.gone_pods.clone(),
+            unmanaged: self.unmanaged_pods(job),
+            unseen: BTreeSet::new(),
             other_jobs: others.map(|(_, job)| Arc::new(job.clone())).collect(),
             restart: RestartSettings::default(),
             recreate_requests: BTreeMap::new(),
@@ -155,6 +148,20 @@ impl World {
             now: condition_time(self.clock),
             job: Arc::new(job.clone()),
         }
+    }
+
+    /// What live reads of the Pods of a job would find, except for managed Pods.
+    fn unmanaged_pods(&self, job: &OperationJob) -> BTreeMap<String, Option<Arc<Pod>>> {
+        let details = job.status.iter().flat_map(|status| &status.target_details);
+        let uids = details.filter_map(|detail| detail.extra_info.get(extra_info::POD_UID));
+        let found = uids.filter_map(|uid| {
+            let mut pods = self.pods.values();
+            match pods.find(|pod| pod.metadata.uid == *uid) {
+                Some(pod) if pod.is_managed() => None,
+                found => Some((uid.clone(), found.cloned().map(Arc::new))),
+            }
+        });
+        found.collect()
     }
 
     /// Writes a patch if the Pod is the one that was planned. Returns whether the Pod has changed.

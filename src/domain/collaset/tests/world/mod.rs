@@ -50,8 +50,6 @@ pub struct World {
     pub pool: Option<InstancePool>,
     pub decorations: Decorations,
     pub jobs: BTreeMap<String, OperationJob>,
-    /// Pods of which live reads for jobs have found that they are gone or not managed.
-    gone_pods: BTreeSet<String>,
     pub is_deleted: bool,
     /// Time until which the set leaves a finished Pod as it is, by UID.
     pub ended_until: BTreeMap<String, u64>,
@@ -108,7 +106,6 @@ impl World {
             pool: None,
             decorations: Decorations::default(),
             jobs: BTreeMap::new(),
-            gone_pods: BTreeSet::new(),
             is_deleted: false,
             ended_until: BTreeMap::new(),
             held: BTreeMap::new(),
