@@ -194,6 +194,13 @@ lenient::string_enum! {
     }
 }
 
+impl Progress {
+    /// Whether a job or a target with this progress has ended.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Progress::Succeeded | Progress::Failed)
+    }
+}
+
 /// Progress of one target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -19,3 +19,4 @@ pub mod pod;
 pub(crate) mod pod_size;
 pub mod quantity;
 pub mod rules;
+pub(crate) mod standard_conditions;

@@ -93,7 +93,7 @@ fn is_unfinished(job: &OperationJob) -> bool {
         .status
         .as_ref()
         .and_then(|status| status.progress.as_ref());
-    let has_ended = matches!(progress, Some(Progress::Succeeded | Progress::Failed));
+    let has_ended = progress.is_some_and(Progress::is_final);
     let mut finalizers = job.metadata.finalizers.iter().flatten();
     !has_ended || finalizers.any(|finalizer| finalizer == keys::PROTECTED_FINALIZER)
 }

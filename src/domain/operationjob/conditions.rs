@@ -2,10 +2,10 @@
 //! the partition selects has succeeded. `Stalled` appears if a target has failed and no other target goes on.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::job_settings::status_time;
 use crate::api::operationjob::OperationJobStatus;
+use crate::domain::standard_conditions::set_condition;
 
 /// Sets the conditions from the counts in the status. `unfinished` is the number of selected targets that are not
 /// finished. Other conditions stay unchanged.
@@ -24,37 +24,17 @@ pub fn update_conditions(now: Timestamp, unfinished: usize, status: &mut Operati
         (0, _) => (false, "TargetsFailed"),
         _ => (false, "Progressing"),
     };
-    let now = status_time(now);
-    set_condition(status, &now, ("Ready", is_ready), (reason, &figures));
+    let at = (status_time(now), status.observed_generation);
+    let conditions = &mut status.conditions;
+    set_condition(
+        conditions,
+        at.clone(),
+        ("Ready", is_ready),
+        (reason, figures.clone()),
+    );
     if reason == "TargetsFailed" {
-        set_condition(status, &now, ("Stalled", true), (reason, &figures));
+        set_condition(conditions, at, ("Stalled", true), (reason, figures));
     } else {
-        status
-            .conditions
-            .retain(|condition| condition.type_ != "Stalled");
-    }
-}
-
-fn set_condition(
-    status: &mut OperationJobStatus,
-    now: &Time,
-    (type_, value): (&str, bool),
-    (reason, message): (&str, &str),
-) {
-    let value = if value { "True" } else { "False" };
-    let observed_generation = Some(status.observed_generation).filter(|g| *g > 0);
-    let existing = status.conditions.iter_mut().find(|c| c.type_ == type_);
-    let former = existing.as_ref().filter(|c| c.status == value);
-    let condition = Condition {
-        type_: type_.to_owned(),
-        status: value.to_owned(),
-        observed_generation,
-        last_transition_time: former.map_or(now.clone(), |c| c.last_transition_time.clone()),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-    };
-    match existing {
-        Some(existing) => *existing = condition,
-        None => status.conditions.push(condition),
+        conditions.retain(|condition| condition.type_ != "Stalled");
     }
 }

@@ -7,7 +7,6 @@ use super::job_settings;
 use super::names::{extra_info, reason};
 use super::observed::ObservedJob;
 use super::target_plan::TargetPlan;
-use super::target_plan::is_finished_progress;
 use crate::api::operationjob::{Action, OperationJob, OperationJobStatus, Progress, TargetDetail};
 use crate::domain::messages;
 
@@ -33,7 +32,7 @@ pub fn stored_details(job: &OperationJob) -> BTreeMap<&str, &TargetDetail> {
 
 /// Whether a job with this progress is finished.
 pub fn is_finished(progress: Option<&Progress>) -> bool {
-    is_finished_progress(progress)
+    progress.is_some_and(Progress::is_final)
 }
 
 /// The wanted status. A stored progress that is final, and its end time, stay.

@@ -8,7 +8,7 @@ use super::observed::{LiveName, ObservedJob};
 use super::release;
 use super::replace;
 use super::restart_action;
-use super::target_plan::{TargetPlan, is_finished_progress};
+use super::target_plan::TargetPlan;
 use super::third_party;
 use crate::api::operationjob::{Action, Progress, Target, TargetDetail};
 
@@ -35,7 +35,7 @@ pub fn plan_target(
 ) -> TargetPlan {
     let mut plan = TargetPlan::of(&observed.job, target, stored);
     plan.is_selected = turn.is_selected;
-    if is_finished_progress(plan.detail.progress.as_ref()) {
+    if plan.is_finished() {
         release_finished(observed, &mut plan);
         return plan;
     }

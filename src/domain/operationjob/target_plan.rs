@@ -76,9 +76,17 @@ impl TargetPlan {
         format!("{}…", text.get(..end.unwrap_or(0)).unwrap_or_default())
     }
 
+    /// Whether the target has ended.
+    pub fn is_finished(&self) -> bool {
+        self.detail
+            .progress
+            .as_ref()
+            .is_some_and(Progress::is_final)
+    }
+
     /// Whether the target is selected and not finished.
     pub fn is_due(&self) -> bool {
-        self.is_selected && !is_finished_progress(self.detail.progress.as_ref())
+        self.is_selected && !self.is_finished()
     }
 
     /// A value of `extraInfo`.
@@ -157,9 +165,4 @@ impl TargetPlan {
 pub fn recorded_pod<'a>(observed: &'a ObservedJob, plan: &TargetPlan) -> Option<&'a Arc<Pod>> {
     let uid = plan.info(extra_info::POD_UID)?;
     observed.pods.with_uid(uid)
-}
-
-/// Whether a target in this state is finished.
-pub fn is_finished_progress(progress: Option<&Progress>) -> bool {
-    matches!(progress, Some(Progress::Succeeded | Progress::Failed))
 }

@@ -1,8 +1,7 @@
 //! The conditions of a PodDecoration. `Ready` says whether all Pods are decorated as the spec asks. `Stalled` appears if
 //! that can't be so without a change, in the form that tools for rollouts read (kstatus).
 
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::progress::Progress;
 use super::set_waits::{decoration_failure, describe_work};
@@ -11,6 +10,7 @@ use crate::domain::collaset::status::condition_time;
 use crate::domain::decoration::observed::ObservedDecoration;
 use crate::domain::decoration::{Decoration, Reach};
 use crate::domain::messages;
+use crate::domain::standard_conditions::set_condition;
 
 /// Begin of the message of `Ready` while no Pod is created or updated with the present spec.
 pub const HOLD_MESSAGE: &str = "no Pod that it selects is created or updated yet";
@@ -31,10 +31,12 @@ pub fn update_conditions(
     let message = problems
         .iter()
         .fold(message, |text, problem| format!("{text}; {problem}"));
-    set_condition(status, now, "Ready", ready, reason, message);
+    let at = (Time(now), status.observed_generation);
+    let conditions = &mut status.conditions;
+    set_condition(conditions, at.clone(), ("Ready", ready), (reason, message));
     match stall_reason(observed, publish, progress) {
-        Some((reason, message)) => set_condition(status, now, "Stalled", true, reason, message),
-        None => status.conditions.retain(|c| c.type_ != "Stalled"),
+        Some(stall) => set_condition(conditions, at, ("Stalled", true), stall),
+        None => conditions.retain(|c| c.type_ != "Stalled"),
     }
 }
 
@@ -151,31 +153,5 @@ fn describe_kept(publish: &Decoration, progress: &Progress) -> String {
         (Reach::Selector(_), _) => format!(
             "; spec.updateStrategy.rollingUpdate.selector does not match {kept}, so they keep what they have"
         ),
-    }
-}
-
-/// Sets a condition. Its transition time changes only when its status changes.
-fn set_condition(
-    status: &mut PodDecorationStatus,
-    now: Timestamp,
-    type_: &str,
-    value: bool,
-    reason: &str,
-    message: String,
-) {
-    let value = if value { "True" } else { "False" };
-    let existing = status.conditions.iter_mut().find(|c| c.type_ == type_);
-    let former = existing.as_ref().filter(|c| c.status == value);
-    let condition = Condition {
-        type_: type_.to_owned(),
-        status: value.to_owned(),
-        observed_generation: Some(status.observed_generation).filter(|g| *g > 0),
-        last_transition_time: former.map_or(Time(now), |c| c.last_transition_time.clone()),
-        reason: reason.to_owned(),
-        message,
-    };
-    match existing {
-        Some(existing) => *existing = condition,
-        None => status.conditions.push(condition),
     }
 }
