@@ -1,0 +1,1 @@
+//! The next step of an employer, without I/O.
