@@ -28,6 +28,9 @@ pub(super) enum Departure {
 
 /// The next step of a known member that should go.
 pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timestamp) -> Departure {
+    if known.presence == Presence::Absent {
+        return Departure::Gone;
+    }
     let uid = &known.member.pod.uid;
     if !uid.is_empty() && !view.pods.contains_key(uid) && !view.gone.contains(uid) {
         return Departure::Unknown; // the cache does not know the Pod yet, or it is gone
@@ -44,10 +47,6 @@ pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timest
     };
     match &known.presence {
         Presence::Unknown => Departure::Unknown,
-        Presence::Absent if control == Control::Observes && now < drained_at => Departure::Waits {
-            until: Some(drained_at),
-            poll: false,
-        },
         Presence::Absent => Departure::Gone,
         _ if control == Control::Observes => Departure::Waits {
             until: None,
@@ -77,4 +76,15 @@ fn is_idle(known: &Known) -> bool {
     known
         .connections
         .is_some_and(|(count, read)| count == 0 && read > known.since)
+}
+
+/// When a Pod that should not serve, and whose members somebody else changes, counts as drained. `None` if the last
+/// read does not prove that it has no member.
+pub(super) fn drained_at(view: &View, memory: &Memory, uid: &str) -> Option<Timestamp> {
+    let absent_since = memory.pods.get(uid)?.absent_since?;
+    let has_ended = view.pods.get(uid).is_some_and(|input| input.ended);
+    Some(match has_ended {
+        true => absent_since,
+        false => later(absent_since, view.drain_time),
+    })
 }

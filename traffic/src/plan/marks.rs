@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::departure::{Departure, departure};
+use super::departure::{Departure, departure, drained_at};
 use super::memory::{Known, Memory};
 use super::summary::Waiting;
 use super::view::View;
@@ -82,10 +82,17 @@ fn mark_off(
     }
     let mut keys = view.planned_keys(uid);
     keys.extend(registered.iter().map(|known| known.member.key.clone()));
-    match keys.iter().find(|key| !is_off(view, memory, uid, key, now)) {
-        Some(key) => Mark::Keep(off_reason(view, memory, uid, key, now)),
-        None => unreadable_of(memory, &keys).map_or(Mark::Release, Mark::Keep),
+    if let Some(reason) = unreadable_of(memory, &keys) {
+        return Mark::Keep(reason);
     }
+    let open = match view.settings.control {
+        Control::Observes if drained_at(view, memory, uid).is_some_and(|at| at <= now) => None,
+        Control::Observes => keys.first(),
+        _ => keys.iter().find(|key| !is_off(view, memory, uid, key, now)),
+    };
+    open.map_or(Mark::Release, |key| {
+        Mark::Keep(off_reason(view, memory, uid, key, now))
+    })
 }
 
 /// Whether a Pod that should not serve gets no request at a member.
@@ -93,17 +100,16 @@ fn is_off(view: &View, memory: &Memory, uid: &str, key: &MemberKey, now: Timesta
     let Some(known) = memory.members.get(key) else {
         return true; // a complete read has not listed it
     };
-    let has_ended = view.pods.get(uid).is_some_and(|input| input.ended);
-    let registered_for = &known.member.pod.uid;
-    if known.presence == Presence::Absent {
-        return has_ended || departure(view, memory, known, now) == Departure::Gone;
+    if known.presence == Presence::Unknown {
+        return false; // the last change of it may have been for this Pod
     }
+    let registered_for = &known.member.pod.uid;
     if !registered_for.is_empty() && registered_for != uid {
         return true; // the load balancer sends these requests to another Pod
     }
     match view.wanted.get(key) {
         // Another Pod has the address now. Requests reach this Pod only if its containers still run.
-        Some(_) => registered_for.is_empty() && has_ended,
+        Some(_) => view.pods.get(uid).is_some_and(|input| input.ended),
         None => departure(view, memory, known, now) == Departure::Gone,
     }
 }

@@ -31,8 +31,20 @@ pub struct Memory {
     pub(super) last_call: Option<Timestamp>,
     /// Whether the load balancer counts open connections.
     pub(super) counts_connections: bool,
-    /// For each Pod, by UID: whether it should serve, and since when this look knows it.
-    pub(super) pods: BTreeMap<String, (bool, Timestamp)>,
+    /// What is known of each Pod, by UID.
+    pub(super) pods: BTreeMap<String, PodMemory>,
+}
+
+/// What is known of a Pod.
+#[derive(Clone, Debug)]
+pub(super) struct PodMemory {
+    /// Whether it should serve.
+    pub serves: bool,
+    /// Since when that is known.
+    pub turned: Timestamp,
+    /// If somebody else changes members: the first read, of those since then, from which on every read has found no
+    /// member of the Pod.
+    pub absent_since: Option<Timestamp>,
 }
 
 /// What is known of a member.
@@ -74,11 +86,14 @@ impl Memory {
     pub fn begin_look(&mut self, view: &View, now: Timestamp) {
         for uid in view.pods.keys() {
             let serves = view.serves(uid);
-            let known = self.pods.get(uid).map(|(on, _)| *on);
-            if known != Some(serves) {
-                self.pods.insert(uid.clone(), (serves, now));
+            if self.pods.get(uid).map(|known| known.serves) != Some(serves) {
+                let known = PodMemory {
+                    serves,
+                    turned: now,
+                    absent_since: None,
+                };
+                self.pods.insert(uid.clone(), known);
                 self.quiet_reads = 0;
-                self.doubt_absence(view, uid, now);
             }
         }
         self.pods.retain(|uid, _| view.pods.contains_key(uid));
@@ -95,7 +110,7 @@ impl Memory {
 
     /// Since when this leader knows that the Pod should serve, or should not.
     pub fn turned_at(&self, uid: &str) -> Option<Timestamp> {
-        self.pods.get(uid).map(|(_, since)| *since)
+        self.pods.get(uid).map(|known| known.turned)
     }
 
     /// The registered members whose Pod is not in `view`: the Pod is gone, or the cache does not know it yet. Only the
@@ -145,13 +160,13 @@ impl Memory {
             listed.insert(registration.member.key.clone());
             changed |= self.note_registration(registration, began, now);
         }
-        self.note_planned(view, now);
         let absent: Vec<_> = self.members.keys().cloned().collect();
         for key in absent {
             if !listed.contains(&key) && !self.unreadable.contains_key(&key.group) {
                 changed |= self.note_presence(&key, Presence::Absent, now);
             }
         }
+        self.note_absent_pods(view, began);
         self.forget_absent(view);
         self.forget_settled_failures(view);
         self.quiet_reads = match changed {
@@ -164,65 +179,56 @@ impl Memory {
     pub fn applied(&mut self, view: &View, changes: &Changes, mut results: Applied, now: Timestamp) {
         let mut failure = None;
         for member in changes.members() {
-            let is_registration = changes.register.contains(member);
-            match results.remove(&member.key) {
+            let known = self.members.entry(member.key.clone());
+            let known = known.or_insert_with(|| Known::new(member.clone(), now));
+            let presence = match results.remove(&member.key) {
                 Some(Ok(presence)) => {
-                    let known = self.members.entry(member.key.clone());
-                    let known = known.or_insert_with(|| Known::new(member.clone(), now));
-                    if is_registration {
+                    if changes.register.contains(member) {
                         known.member = member.clone();
                     }
                     known.failure = None;
-                    self.note_presence(&member.key, presence, now);
                     self.quiet_reads = 0;
+                    Some(presence)
                 }
                 Some(Err(error)) => {
-                    let known = self.members.entry(member.key.clone());
-                    let known = known.or_insert_with(|| Known::new(member.clone(), now));
-                    let failed = Failure::after(known.failure.as_ref(), error, view, now);
-                    if matches!(failed.error, AdapterError::Throttled(_)) {
-                        failure = Some(failed.error.clone());
+                    if matches!(error, AdapterError::Throttled(_)) {
+                        failure = Some(error.clone());
                     }
-                    known.failure = Some(failed);
+                    // The change may have been made although the call failed.
+                    let presence = match error {
+                        AdapterError::Transient(_) => Some(Presence::Unknown),
+                        AdapterError::Throttled(_) | AdapterError::Permanent(_) => None,
+                    };
+                    let former = known.failure.as_ref();
+                    known.failure = Some(Failure::after(former, error, view, now));
+                    presence
                 }
-                None => {
-                    self.note_presence(&member.key, Presence::Unknown, now);
-                    self.must_observe = true;
-                }
+                None => Some(Presence::Unknown),
+            };
+            if let Some(presence) = presence {
+                self.must_observe |= presence == Presence::Unknown;
+                self.note_presence(&member.key, presence, now);
             }
         }
         self.failure = failure.map(|error| Failure::after(self.failure.as_ref(), error, view, now));
     }
 
-    /// Somebody else may have registered the members of a Pod that has turned since they were read.
-    fn doubt_absence(&mut self, view: &View, uid: &str, now: Timestamp) {
-        if view.settings.control == Control::Observes {
-            for key in view.planned_keys(uid) {
+    /// Notes which Pods had no member in the last read, which began at `began`.
+    fn note_absent_pods(&mut self, view: &View, began: Timestamp) {
+        for (uid, pod) in &mut self.pods {
+            let mut keys = view.planned_keys(uid).into_iter();
+            let has_ended = view.pods.get(uid).is_some_and(|input| input.ended);
+            let is_present = keys.any(|key| {
                 let known = self.members.get(&key);
-                if known.is_some_and(|known| known.presence == Presence::Absent) {
-                    self.note_presence(&key, Presence::Unknown, now);
-                }
-            }
-        }
-    }
-
-    /// Remembers since when planned members are known to be absent, if they are.
-    fn note_planned(&mut self, view: &View, now: Timestamp) {
-        for (key, input) in view.planned_members() {
-            let pod = &input.pod.id;
-            let is_known = self.members.get(key).is_some_and(|known| {
-                known.presence != Presence::Absent || known.member.pod.uid == pod.uid
+                let registered = known.is_some_and(|known| known.presence != Presence::Absent);
+                // Another Pod has the address of a Pod that has ended.
+                let is_other = has_ended && view.wanted.contains_key(&key);
+                self.unreadable.contains_key(&key.group) || registered && !is_other
             });
-            if !is_known {
-                let member = Member {
-                    key: key.clone(),
-                    pod: pod.clone(),
-                    weight: 0,
-                    attributes: BTreeMap::new(),
-                };
-                let known = Known::new(member, now);
-                self.members.insert(key.clone(), known);
-            }
+            pod.absent_since = match is_present || began < pod.turned {
+                true => None,
+                false => pod.absent_since.or(Some(began)),
+            };
         }
     }
 
@@ -263,9 +269,6 @@ impl Memory {
             known.since = now;
             known.connections = None;
         }
-        if presence == Presence::Absent {
-            known.failure = None;
-        }
         known.presence = presence;
         is_new
     }
@@ -282,10 +285,11 @@ impl Memory {
         }
     }
 
-    /// Forgets absent members that no Pod plans.
+    /// Forgets absent members, except wanted ones that could not be registered.
     fn forget_absent(&mut self, view: &View) {
-        self.members.retain(|_, known| {
-            known.presence != Presence::Absent || view.pod_behind(&known.member).is_some()
+        self.members.retain(|key, known| {
+            let failed = known.failure.is_some() && view.wanted.contains_key(key);
+            known.presence != Presence::Absent || failed
         });
     }
 }

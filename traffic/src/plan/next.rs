@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::backoff::{later, pause};
-use super::departure::{Departure, departure};
+use super::departure::{Departure, departure, drained_at};
 use super::memory::{Known, Memory};
 use super::view::View;
 use crate::{Changes, Control, Member, Presence};
@@ -101,7 +101,21 @@ impl Open {
                 Departure::Unknown => open.poll = true,
             }
         }
+        if view.settings.control == Control::Observes {
+            open.add_observed_pods(view, memory, now);
+        }
         (open, changes)
+    }
+
+    /// Adds the Pods that should not serve, and whose members somebody else changes.
+    fn add_observed_pods(&mut self, view: &View, memory: &Memory, now: Timestamp) {
+        for uid in view.pods.keys().filter(|uid| !view.serves(uid)) {
+            match drained_at(view, memory, uid) {
+                None => self.poll = true,
+                Some(at) if now < at => self.add_due(Some(at)),
+                Some(_) => {}
+            }
+        }
     }
 
     /// Whether a wanted member must be registered now.

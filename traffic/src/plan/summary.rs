@@ -4,10 +4,10 @@ use std::fmt::{self, Display, Formatter};
 
 use jiff::Timestamp;
 
-use super::departure::{Departure, departure};
+use super::departure::{Departure, departure, drained_at};
 use super::memory::Memory;
 use super::view::View;
-use crate::{AdapterError, MemberKey, Presence};
+use crate::{AdapterError, Control, MemberKey, Presence};
 
 /// Most waiting members that a summary lists.
 const LISTED: usize = 10;
@@ -98,12 +98,14 @@ impl Waiting {
     ) -> Waiting {
         let known = memory.members.get(key);
         let on = view.wanted.contains_key(key);
-        let until = known.filter(|_| !on).and_then(|known| {
-            match departure(view, memory, known, now) {
+        let until = match view.settings.control {
+            _ if on => None,
+            Control::Observes => drained_at(view, memory, uid),
+            _ => known.and_then(|known| match departure(view, memory, known, now) {
                 Departure::Waits { until, .. } => until,
                 _ => None,
-            }
-        });
+            }),
+        };
         let name = view.pods.get(uid).map(|input| input.pod.id.name.clone());
         Waiting {
             pod: name.or_else(|| known.map(|k| k.member.pod.name.clone())).unwrap_or_default(),
