@@ -70,7 +70,12 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    fn after(former: Option<&Failure>, error: AdapterError, view: &View, now: Timestamp) -> Failure {
+    fn after(
+        former: Option<&Failure>,
+        error: AdapterError,
+        view: &View,
+        now: Timestamp,
+    ) -> Failure {
         let count = former.map_or(0, |failure| failure.count);
         let retry_at = later(now, pause_after(&view.settings, &error, count));
         Failure {
@@ -176,7 +181,13 @@ impl Memory {
     }
 
     /// Takes the result of changes.
-    pub fn applied(&mut self, view: &View, changes: &Changes, mut results: Applied, now: Timestamp) {
+    pub fn applied(
+        &mut self,
+        view: &View,
+        changes: &Changes,
+        mut results: Applied,
+        now: Timestamp,
+    ) {
         let mut failure = None;
         for member in changes.members() {
             let known = self.members.entry(member.key.clone());

@@ -57,7 +57,11 @@ fn must_read(view: &View, memory: &Memory, open: &Open, now: Timestamp) -> bool 
     let Some(observed) = memory.observed else {
         return !view.pods.is_empty() || view.deleting;
     };
-    let turned = |uid: &String| memory.turned_at(uid).is_some_and(|turned| turned > observed);
+    let turned = |uid: &String| {
+        memory
+            .turned_at(uid)
+            .is_some_and(|turned| turned > observed)
+    };
     memory.must_observe
         || !memory.unreadable.is_empty()
         || view.settings.control == Control::Observes && view.pods.keys().any(turned)
@@ -171,7 +175,9 @@ impl Open {
             return None; // the adapter is told of changes
         }
         let last = memory.last_call.or(memory.observed)?;
-        let poll = self.poll.then(|| later(last, pause(settings, memory.quiet_reads)));
+        let poll = self
+            .poll
+            .then(|| later(last, pause(settings, memory.quiet_reads)));
         let resync = settings
             .resync
             .zip(memory.observed)

@@ -108,7 +108,9 @@ impl Waiting {
         };
         let name = view.pods.get(uid).map(|input| input.pod.id.name.clone());
         Waiting {
-            pod: name.or_else(|| known.map(|k| k.member.pod.name.clone())).unwrap_or_default(),
+            pod: name
+                .or_else(|| known.map(|k| k.member.pod.name.clone()))
+                .unwrap_or_default(),
             member: key.clone(),
             on,
             presence: match memory.unreadable.contains_key(&key.group) {

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Adapter, AdapterError, Applied, Changes, Control, Employer, Member, MemberKey, Observation, Pod,
-    PodId, Presence, Registration, Settings,
+    Adapter, AdapterError, Applied, Changes, Control, Employer, Member, MemberKey, Observation,
+    Pod, PodId, Presence, Registration, Settings,
 };
 
 const DRAIN: Duration = Duration::from_secs(10);

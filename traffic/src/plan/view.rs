@@ -101,7 +101,8 @@ impl View {
                     uid: uid.clone(),
                     name: name.clone(),
                 };
-                self.wanted.insert(member.key.clone(), Member { pod, ..member });
+                self.wanted
+                    .insert(member.key.clone(), Member { pod, ..member });
             }
         }
         self.pods.insert(uid, input);
