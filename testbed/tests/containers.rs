@@ -12,7 +12,9 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use testbed::containers::{Containers, GRACE, PodProcess, Running, loopback_of, template};
+use testbed::containers::{
+    ANNOTATION, Containers, GRACE, PodProcess, Running, loopback_of, template,
+};
 use testbed::kubectl::{DRAINED, SPARE};
 use testbed::load::{Limits, Load, Outcome};
 use testbed::plane::{Plane, shared};
@@ -129,7 +131,9 @@ async fn pod_is_never_ready_before_its_process_answers() {
         }
     });
     let deploying = async {
-        scope.deploy("web", 6, template("web:1", port)).await;
+        let mut slow = template("web:1", port);
+        slow["metadata"]["annotations"][ANNOTATION] = json!("1000");
+        scope.deploy("web", 6, slow).await;
         ready(&scope, 6).await;
         wait::until("all Pods to be seen", async || {
             seen.lock().unwrap().len() == 6
@@ -204,6 +208,60 @@ async fn new_image_starts_another_process_at_same_address() {
     ready(&scope, 1).await;
 }
 
+/// Set for the process that runs only [`starter_that_waits`].
+const STARTER: &str = "OPERATING_TEST_STARTER";
+
+#[tokio::test]
+async fn killed_starter_takes_its_process_with_it() {
+    let address: SocketAddr = ([127, 0, 0, 1], free_port()).into();
+    let mut starter = tokio::process::Command::new(std::env::current_exe().unwrap());
+    starter
+        .args(["--exact", "starter_that_waits"])
+        .env(STARTER, address.to_string())
+        .kill_on_drop(true);
+    let mut starter = starter.spawn().unwrap();
+    wait::until("the process to answer", async || {
+        body(address).await.as_deref() == Some("orphan")
+    })
+    .await;
+    starter.kill().await.unwrap();
+    until_refused(address).await;
+}
+
+/// Not a test by itself: without the variable it does nothing.
+#[tokio::test]
+async fn starter_that_waits() {
+    let Ok(address) = std::env::var(STARTER) else {
+        return;
+    };
+    let logs = tempfile::tempdir().unwrap();
+    let _process = PodProcess::start(
+        "orphan",
+        address.parse().unwrap(),
+        Duration::ZERO,
+        logs.path(),
+    )
+    .unwrap();
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn process_that_ends_early_is_described() {
+    let logs = tempfile::tempdir().unwrap();
+    let server = server("first", &logs).await;
+    let mut second =
+        PodProcess::start("second", server.address(), Duration::ZERO, logs.path()).unwrap();
+    let error = second.answers().await.unwrap_err().to_string();
+    for part in [
+        "Pod second",
+        "ended with",
+        "binding 127.0.0.1:",
+        "pod_process",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
 fn limits(per_second: u32) -> Limits {
     Limits {
         workers: 4,
@@ -216,7 +274,7 @@ fn limits(per_second: u32) -> Limits {
 /// A server without a plane.
 async fn server(name: &str, logs: &tempfile::TempDir) -> PodProcess {
     let address = ([127, 0, 0, 1], free_port()).into();
-    let mut server = PodProcess::start(name, address, logs.path()).unwrap();
+    let mut server = PodProcess::start(name, address, Duration::ZERO, logs.path()).unwrap();
     server.answers().await.unwrap();
     server
 }

@@ -21,7 +21,7 @@
 //! The process is the running test program itself ([`serve_if_asked`]), so that it is always as new as the test. The
 //! program must have this test at its root:
 //!
-//! ```
+//! ```text
 //! #[test]
 //! fn pod_process() {
 //!     testbed::containers::serve_if_asked();
@@ -48,8 +48,8 @@ use tokio_util::task::AbortOnDropHandle;
 pub use pod_process::PodProcess;
 pub use server::{DEFAULT_DELAY, GRACE, serve_if_asked};
 
-/// Annotation of Pods that have a process, with any value. kwok never reports their containers as ready; the watcher of
-/// [`Containers`] does.
+/// Annotation of Pods that have a process. Its value is the time in milliseconds that the process takes until it listens,
+/// at most 10000. kwok never reports the containers of such a Pod as ready; the watcher of [`Containers`] does.
 pub const ANNOTATION: &str = "plane.test/process";
 
 /// A process that answers requests.
@@ -122,11 +122,11 @@ pub fn loopback_of(pod: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Part of a Pod template, or of a Pod, whose container `main` has a process that listens on `port`.
+/// Part of a Pod template, or of a Pod, whose container `main` has a process that listens on `port` without delay.
 #[must_use]
 pub fn template(image: &str, port: u16) -> Value {
     json!({
-        "metadata": {"annotations": {ANNOTATION: "true"}},
+        "metadata": {"annotations": {ANNOTATION: "0"}},
         "spec": {"containers": [{"name": "main", "image": image, "ports": [{"containerPort": port}]}]},
     })
 }

@@ -29,17 +29,18 @@ pub struct PodProcess {
 }
 
 impl PodProcess {
-    /// Starts this program as the process of a Pod. Its output goes to `logs/POD.log`. The program must have the test
+    /// Starts this program as the process of a Pod, which listens after the time `warm_up`. Its output goes to `logs/POD.log`. The program must have the test
     /// `pod_process` (see the [module](super)).
     ///
     /// # Errors
     /// If the program cannot be started.
-    pub fn start(pod: &str, address: SocketAddr, logs: &Path) -> Result<Self> {
+    pub fn start(pod: &str, address: SocketAddr, warm_up: Duration, logs: &Path) -> Result<Self> {
+        let warm_up = warm_up.as_millis();
         let program = std::env::current_exe().context("finding the test program")?;
         let mut command = Command::new(program);
         command
             .args(["--exact", TEST, "--nocapture"])
-            .env(ASKED, format!("{address} {pod}"));
+            .env(ASKED, format!("{address} {warm_up} {pod}"));
         Ok(Self {
             process: Process::spawn(pod, command, logs)?,
             pod: pod.to_owned(),

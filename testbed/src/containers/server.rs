@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Environment variable `ADDRESS POD` of a process that serves.
+/// Environment variable `ADDRESS MILLISECONDS POD` of a process that serves, and listens after this time.
 pub(super) const ASKED: &str = "OPERATING_POD_PROCESS";
 
 /// Time from a request to its answer, unless the query says `delay=MILLISECONDS`.
@@ -63,14 +63,22 @@ fn end_with_stdin() {
 }
 
 fn serve_as_asked(asked: &str) -> Result<()> {
-    let described = || format!("{ASKED} is {asked:?}: expected \"ADDRESS POD\"");
-    let (address, pod) = asked.split_once(' ').with_context(described)?;
+    let described = || format!("{ASKED} is {asked:?}: expected \"ADDRESS MILLISECONDS POD\"");
+    let parts: Vec<_> = asked.split(' ').collect();
+    let [address, warm_up, pod] = parts[..] else {
+        bail!(described());
+    };
     let address: SocketAddr = address.parse().with_context(described)?;
+    let warm_up = Duration::from_millis(warm_up.parse().with_context(described)?);
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().build()?.block_on(serve(address, pod))
+    runtime
+        .enable_all()
+        .build()?
+        .block_on(serve(address, warm_up, pod))
 }
 
-async fn serve(address: SocketAddr, pod: &str) -> Result<()> {
+async fn serve(address: SocketAddr, warm_up: Duration, pod: &str) -> Result<()> {
+    sleep(warm_up).await;
     let mut terminate = signal(SignalKind::terminate())?;
     let listener = bind(address).await?;
     let (stopping, connections) = (CancellationToken::new(), TaskTracker::new());

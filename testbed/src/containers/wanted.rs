@@ -1,12 +1,16 @@
 //! What the state of a Pod asks of its process.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::{ANNOTATION, loopback_of};
 use crate::pods::condition;
+
+/// The longest time until a process listens.
+const LONGEST_WARM_UP: Duration = Duration::from_secs(10);
 
 /// What should become of the process of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub(super) enum Wanted {
     Serve {
         container: String,
         address: SocketAddr,
+        /// Time until the process listens.
+        warm_up: Duration,
         /// Whether the status of the Pod says that its containers are ready.
         is_reported: bool,
     },
@@ -28,9 +34,16 @@ pub(super) enum Wanted {
 /// # Errors
 /// If the annotated Pod cannot have a process, with the field that is wrong.
 pub(super) fn wanted(pod: &Pod) -> Result<Option<Wanted>, String> {
-    if !pod.annotations().contains_key(ANNOTATION) {
+    let Some(warm_up) = pod.annotations().get(ANNOTATION) else {
         return Ok(None);
-    }
+    };
+    let warm_up = warm_up.parse().map(Duration::from_millis);
+    let warm_up = warm_up.ok().filter(|time| *time <= LONGEST_WARM_UP);
+    let warm_up = warm_up.ok_or_else(|| {
+        format!(
+            "metadata.annotations[{ANNOTATION}] must be milliseconds, at most {LONGEST_WARM_UP:?}"
+        )
+    })?;
     let status = pod.status.clone().unwrap_or_default();
     let has_ended = ["Succeeded", "Failed"].contains(&status.phase.as_deref().unwrap_or_default());
     if pod.metadata.deletion_timestamp.is_some() || has_ended {
@@ -58,6 +71,7 @@ pub(super) fn wanted(pod: &Pod) -> Result<Option<Wanted>, String> {
     Ok(Some(Wanted::Serve {
         container,
         address: SocketAddr::new(IpAddr::V4(loopback), port),
+        warm_up,
         is_reported,
     }))
 }
@@ -70,7 +84,7 @@ mod tests {
 
     fn of(change: Value) -> Result<Option<Wanted>, String> {
         let mut pod = json!({
-            "metadata": {"name": "web", "annotations": {ANNOTATION: "true"}},
+            "metadata": {"name": "web", "annotations": {ANNOTATION: "300"}},
             "spec": {"containers": [{"name": "main", "ports": [{"containerPort": 8080}]}]},
             "status": {
                 "phase": "Running", "podIP": "10.128.0.7",
@@ -89,6 +103,7 @@ mod tests {
         Wanted::Serve {
             container: "containerd://1".to_owned(),
             address: "127.128.0.7:8080".parse().unwrap(),
+            warm_up: Duration::from_millis(300),
             is_reported,
         }
     }
@@ -124,13 +139,21 @@ mod tests {
     }
 
     #[test]
-    fn pod_without_port_or_pod_address_is_refused_by_field() {
+    fn pod_that_cannot_have_process_is_refused_by_field() {
         for (change, field) in [
             (
                 json!({"spec": {"containers": [{"name": "main"}]}}),
                 "spec.containers[0].ports",
             ),
             (json!({"status": {"podIP": "127.0.0.1"}}), "status.podIP"),
+            (
+                json!({"metadata": {"annotations": {ANNOTATION: "10001"}}}),
+                ANNOTATION,
+            ),
+            (
+                json!({"metadata": {"annotations": {ANNOTATION: "true"}}}),
+                ANNOTATION,
+            ),
         ] {
             let error = of(change).unwrap_err();
             assert!(error.contains(field), "{error}");

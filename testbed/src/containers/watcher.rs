@@ -151,11 +151,12 @@ impl Lifetime {
             Wanted::Serve {
                 container,
                 address,
+                warm_up,
                 is_reported,
             } => {
                 self.end_process_of_other_container(&container).await;
                 if self.process.is_none() {
-                    match PodProcess::start(&self.name, address, &self.logs) {
+                    match PodProcess::start(&self.name, address, warm_up, &self.logs) {
                         Ok(process) => {
                             self.process = Some(Held {
                                 container: container.clone(),
