@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
 use super::{ANNOTATION, loopback_of};
@@ -24,8 +24,8 @@ pub(super) enum Wanted {
         address: SocketAddr,
         /// Time until the process listens.
         warm_up: Duration,
-        /// Whether the status of the Pod says that its containers are ready.
-        is_reported: bool,
+        /// Whether all containers run, and the status of the Pod does not say yet that they are ready.
+        is_unreported: bool,
     },
 }
 
@@ -53,8 +53,7 @@ pub(super) fn wanted(pod: &Pod) -> Result<Option<Wanted>, String> {
     let spec = spec.ok_or("spec.containers is empty")?;
     let statuses = status.container_statuses.unwrap_or_default();
     let first = statuses.iter().find(|status| status.name == spec.name);
-    let is_running = |state: &k8s_openapi::api::core::v1::ContainerState| state.running.is_some();
-    let running = first.filter(|status| status.state.as_ref().is_some_and(is_running));
+    let running = first.filter(|status| is_running(status));
     let container = running.and_then(|status| status.container_id.clone());
     let (Some(container), Some(ip)) = (container, status.pod_ip) else {
         return Ok(Some(Wanted::NoProcess));
@@ -66,14 +65,21 @@ pub(super) fn wanted(pod: &Pod) -> Result<Option<Wanted>, String> {
     let loopback = loopback.ok_or_else(|| {
         format!("status.podIP {ip:?} is not in 10.0.0.0/8: leave spec.hostNetwork unset")
     })?;
+    let all_run = statuses.iter().all(is_running);
     let is_reported = condition(pod, "ContainersReady") == Some(true)
         && statuses.iter().all(|status| status.ready);
     Ok(Some(Wanted::Serve {
         container,
         address: SocketAddr::new(IpAddr::V4(loopback), port),
         warm_up,
-        is_reported,
+        is_unreported: all_run && !is_reported,
     }))
+}
+
+/// Whether a container runs, by its status.
+pub(super) fn is_running(status: &ContainerStatus) -> bool {
+    let state = status.state.as_ref();
+    state.is_some_and(|state| state.running.is_some())
 }
 
 #[cfg(test)]
@@ -89,42 +95,44 @@ mod tests {
             "status": {
                 "phase": "Running", "podIP": "10.128.0.7",
                 "conditions": [{"type": "ContainersReady", "status": "False"}],
-                "containerStatuses": [{
-                    "name": "main", "image": "web:1", "imageID": "", "ready": false, "restartCount": 0,
-                    "containerID": "containerd://1", "state": {"running": {}},
-                }],
+                "containerStatuses": [status("main", false, "running")],
             },
         });
         json_patch::merge(&mut pod, &change);
         wanted(&serde_json::from_value(pod).unwrap())
     }
 
-    fn serves(is_reported: bool) -> Wanted {
+    fn serves(is_unreported: bool) -> Wanted {
         Wanted::Serve {
             container: "containerd://1".to_owned(),
             address: "127.128.0.7:8080".parse().unwrap(),
             warm_up: Duration::from_millis(300),
-            is_reported,
+            is_unreported,
         }
+    }
+
+    fn status(container: &str, ready: bool, state: &str) -> Value {
+        json!({
+            "name": container, "image": "web:1", "imageID": "", "ready": ready, "restartCount": 0,
+            "containerID": "containerd://1", "state": {state: {}},
+        })
     }
 
     #[test]
     fn process_follows_state_of_pod() {
         let reported = json!({"status": {
             "conditions": [{"type": "ContainersReady", "status": "True"}],
-            "containerStatuses": [{
-                "name": "main", "image": "web:1", "imageID": "", "ready": true, "restartCount": 0,
-                "containerID": "containerd://1", "state": {"running": {}},
-            }],
+            "containerStatuses": [status("main", true, "running")],
         }});
-        let pulling = json!({"status": {"containerStatuses": [{
-            "name": "main", "image": "web:1", "imageID": "", "ready": false, "restartCount": 0,
-            "state": {"waiting": {}},
-        }]}});
+        let statuses = |list: &[Value]| json!({"status": {"containerStatuses": list}});
+        let pulling = statuses(&[status("main", false, "waiting")]);
+        let second = status("second", false, "waiting");
+        let half = statuses(&[status("main", false, "running"), second]);
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         for (change, expected) in [
-            (json!({}), Some(serves(false))),
-            (reported, Some(serves(true))),
+            (json!({}), Some(serves(true))),
+            (reported, Some(serves(false))),
+            (half, Some(serves(false))),
             (json!({"metadata": {"annotations": null}}), None),
             (json!({"status": {"podIP": null}}), Some(Wanted::NoProcess)),
             (pulling, Some(Wanted::NoProcess)),

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::wanted::{Wanted, wanted};
+use super::wanted::{Wanted, is_running, wanted};
 use super::{Answering, PodProcess, Running};
 
 /// Time between two attempts to report that the containers are ready, while the API server does not answer.
@@ -152,7 +152,7 @@ impl Lifetime {
                 container,
                 address,
                 warm_up,
-                is_reported,
+                is_unreported,
             } => {
                 self.end_process_of_other_container(&container).await;
                 if self.process.is_none() {
@@ -180,7 +180,7 @@ impl Lifetime {
                     container: container.clone(),
                 };
                 self.lock().insert(self.uid.clone(), running);
-                if !is_reported {
+                if is_unreported {
                     self.report(&container).await;
                 }
             }
@@ -237,7 +237,7 @@ impl Lifetime {
             return Ok(());
         }
         for status in &mut statuses {
-            status.ready = status.state.as_ref().is_some_and(|s| s.running.is_some());
+            status.ready = is_running(status);
         }
         if !statuses.iter().all(|status| status.ready) {
             return Ok(());
