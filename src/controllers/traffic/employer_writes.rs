@@ -112,6 +112,19 @@ impl TrafficController {
 
     /// Removes everything of ResourceConsist from an employer that has no marks and no members any more.
     pub(super) async fn finish(&self, employer: &CachedEmployer) -> Result<(), ReconcileOutcome> {
+        if let Some(conditions) = conditions_without_ours(employer) {
+            let body = json!({ "status": { "conditions": conditions } });
+            self.patch(
+                employer,
+                "remove the condition of an employer",
+                Some("status"),
+                body,
+            )
+            .await?;
+        }
+        let Some(employer) = self.context.traffic.employers.get(&employer.name) else {
+            return Ok(());
+        };
         let finalizers = employer.state.finalizers.iter();
         let others: Vec<_> = finalizers.filter(|f| !is_clean_finalizer(f)).collect();
         if others.len() == employer.state.finalizers.len() {
@@ -123,23 +136,12 @@ impl TrafficController {
         }
         let metadata = json!({ "finalizers": others, "annotations": annotations });
         self.patch(
-            employer,
+            &employer,
             "finish an employer",
             None,
             json!({ "metadata": metadata }),
         )
-        .await?;
-        if let Some(conditions) = self.conditions_without_ours(employer) {
-            let body = json!({ "status": { "conditions": conditions } });
-            self.patch(
-                employer,
-                "remove the condition of an employer",
-                Some("status"),
-                body,
-            )
-            .await?;
-        }
-        Ok(())
+        .await
     }
 
     /// Writes the report into the annotation, and the condition into the status of a Service.
@@ -188,16 +190,6 @@ impl TrafficController {
         .await
     }
 
-    /// The conditions of a released Service without ours; `None` if nothing has to be written.
-    fn conditions_without_ours(&self, employer: &CachedEmployer) -> Option<Vec<Condition>> {
-        let conditions = &employer.state.conditions;
-        let is_ours = |condition: &&Condition| condition.type_ == keys::CONSIST_CONDITION;
-        conditions.iter().find(is_ours)?;
-        let goes = employer.state.employer.deleting || !is_service(employer);
-        let others = conditions.iter().filter(|condition| !is_ours(condition));
-        (!goes).then(|| others.cloned().collect())
-    }
-
     /// Merge-patches an employer on condition of its resourceVersion, unless it is its status, and takes the answer into
     /// the cache.
     async fn patch(
@@ -239,6 +231,16 @@ impl TrafficController {
         let cache = self.context.traffic.employers.kind(&employer.name.kind)?;
         Some(&cache.kind)
     }
+}
+
+/// The conditions of a released Service without ours; `None` if nothing has to be written.
+fn conditions_without_ours(employer: &CachedEmployer) -> Option<Vec<Condition>> {
+    let conditions = &employer.state.conditions;
+    let is_ours = |condition: &&Condition| condition.type_ == keys::CONSIST_CONDITION;
+    conditions.iter().find(is_ours)?;
+    let goes = employer.state.employer.deleting || !is_service(employer);
+    let others = conditions.iter().filter(|condition| !is_ours(condition));
+    (!goes).then(|| others.cloned().collect())
 }
 
 /// The annotations of Kuperator, to be removed.

@@ -28,11 +28,14 @@ pub fn marks(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, M
         let of_pod = registered.entry(&known.member.pod.uid).or_default();
         of_pod.push(known);
     }
+    let observes = view.settings.control == Control::Observes;
     let mark = |uid: &String| {
         let registered = registered.get(uid.as_str()).map_or(&[][..], Vec::as_slice);
         let mark = match (&view.refused, view.serves(uid)) {
             (Some(error), _) => Mark::Keep(error.to_string()),
             (None, true) => mark_on(view, memory, uid, now),
+            // Whoever registers the members of a deleted employer removes them, but perhaps only when it is gone.
+            (None, false) if view.deleting && observes => Mark::Release,
             (None, false) => mark_off(view, memory, uid, registered, now),
         };
         (uid.clone(), mark)

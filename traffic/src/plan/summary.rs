@@ -70,7 +70,8 @@ impl Summary {
             }
         }
         for (key, known) in &memory.members {
-            let leaves = !view.wanted.contains_key(key);
+            let is_left = view.deleting && view.settings.control == Control::Observes;
+            let leaves = !view.wanted.contains_key(key) && !is_left;
             if leaves && departure(view, memory, known, now) != Departure::Gone {
                 summary.draining += 1;
                 add(Waiting::of(view, memory, key, &known.member.pod.uid, now));
