@@ -30,4 +30,4 @@ pub mod wire;
 
 pub use adapter::HttpAdapter;
 pub use config::{Config, ConfigError, ControlSetting};
-pub use sign::{SIGNATURE_HEADER, TIMESTAMP_HEADER, signature};
+pub use sign::{SIGNATURE_HEADER, TIMESTAMP_HEADER, is_signed, signature};

@@ -25,9 +25,37 @@ pub fn signature(key: &[u8], timestamp: i64, request_id: &str, call: &str, body:
     format!("v1={}", hex.collect::<String>())
 }
 
+/// Whether a request has this [`signature`], for the receiver. Takes the same time for each wrong signature of the right
+/// length. The receiver must also compare `timestamp` with its clock.
+#[must_use]
+pub fn is_signed(
+    key: &[u8],
+    timestamp: i64,
+    request_id: &str,
+    call: &str,
+    body: &[u8],
+    found: &str,
+) -> bool {
+    let expected = signature(key, timestamp, request_id, call, body);
+    let differences = expected.bytes().zip(found.bytes());
+    let differences = differences.fold(0, |all, (a, b)| all | (a ^ b));
+    expected.len() == found.len() && std::hint::black_box(differences) == 0
+}
+
 #[cfg(test)]
 mod tests {
-    use super::signature;
+    use super::{is_signed, signature};
+
+    #[test]
+    fn receiver_accepts_the_whole_signature_only() {
+        let signed = signature(b"key", 1, "id", "observe", b"{}");
+        let accepts = |found: &str| is_signed(b"key", 1, "id", "observe", b"{}", found);
+        assert!(accepts(&signed));
+        assert!(!accepts(""));
+        assert!(!accepts(signed.get(..60).unwrap_or_default()));
+        assert!(!accepts(&format!("{signed}0")));
+        assert!(!accepts(&signed.replace("v1", "v2")));
+    }
 
     /// The expected value is of another implementation:
     /// `printf '1700000000\nid-1\nobserve\n{}' | openssl dgst -sha256 -hmac key`.
