@@ -26,10 +26,20 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Caddy {
     client: Client,
     config: Url,
+    members: Url,
     upstreams: Url,
 }
 
-/// Why Caddy's configuration is not replaced.
+/// What can be read and replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Document {
+    /// Caddy's configuration. Caddy restarts its servers when it is replaced.
+    Config,
+    /// The members of all groups, in the module `operating_members`.
+    Members,
+}
+
+/// Why a document is not replaced.
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// Somebody else has changed it meanwhile.
@@ -65,6 +75,7 @@ impl Caddy {
         Ok(Caddy {
             client,
             config: admin.join("/config/")?,
+            members: admin.join("/operating/members")?,
             upstreams: admin.join("/reverse_proxy/upstreams")?,
         })
     }
@@ -84,9 +95,16 @@ impl Caddy {
         }
     }
 
-    /// The configuration, and its version.
-    pub async fn config(&self) -> Result<(Value, String)> {
-        let answer = self.get(&self.config).await?;
+    fn url(&self, document: Document) -> &Url {
+        match document {
+            Document::Config => &self.config,
+            Document::Members => &self.members,
+        }
+    }
+
+    /// A document, and its version.
+    pub async fn read(&self, document: Document) -> Result<(Value, String)> {
+        let answer = self.get(self.url(document)).await?;
         let version = answer
             .headers()
             .get(ETAG)
@@ -95,10 +113,15 @@ impl Caddy {
         Ok((serde_json::from_slice(&answer.bytes().await?)?, version))
     }
 
-    /// Replaces the configuration if it still has this version. Caddy answers when the new one is in effect.
-    pub async fn replace(&self, config: &Value, version: &str) -> Result<(), Refused> {
-        let body = serde_json::to_vec(config).map_err(|error| Refused::Lost(error.into()))?;
-        let request = self.client.post(self.config.clone()).body(body);
+    /// Replaces a document if it still has this version. Caddy answers when the new one is in effect.
+    pub async fn replace(
+        &self,
+        document: Document,
+        content: &Value,
+        version: &str,
+    ) -> Result<(), Refused> {
+        let body = serde_json::to_vec(content).map_err(|error| Refused::Lost(error.into()))?;
+        let request = self.client.post(self.url(document).clone()).body(body);
         let request = request.header(CONTENT_TYPE, "application/json");
         let answer = request.header(IF_MATCH, version).send().await;
         let answer = answer.map_err(|error| Refused::Lost(error.into()))?;
@@ -112,13 +135,15 @@ impl Caddy {
         }
     }
 
-    /// Number of requests at each address.
+    /// Number of requests at each address. Caddy may list an address twice, in two of its counters.
     pub async fn requests(&self) -> Result<BTreeMap<String, u64>> {
         let body = self.get(&self.upstreams).await?.bytes().await?;
         let upstreams: Vec<Upstream> = serde_json::from_slice(&body)?;
-        let counts = upstreams
-            .into_iter()
-            .map(|upstream| (upstream.address, upstream.num_requests));
-        Ok(counts.collect())
+        let mut counts = BTreeMap::new();
+        for upstream in upstreams {
+            let count: &mut u64 = counts.entry(upstream.address).or_default();
+            *count = upstream.num_requests.max(*count);
+        }
+        Ok(counts)
     }
 }

@@ -21,10 +21,10 @@ use traffic_http::wire::{
 };
 use traffic_http::{SIGNATURE_HEADER, TIMESTAMP_HEADER, is_signed};
 
-use crate::caddy::{Caddy, Refused};
 use crate::label::Entry;
-use crate::members::{Change, Members, dial};
+use crate::members::{Change, dial};
 use crate::options::{Frontend, Options};
+use crate::store::{Store, Unchanged};
 
 /// Maximum length of a request, in bytes.
 const MAX_REQUEST: usize = 8 * 1024 * 1024;
@@ -32,12 +32,9 @@ const MAX_REQUEST: usize = 8 * 1024 * 1024;
 /// How far the time of a signed request may be away from the clock of the bridge, in seconds.
 const MAX_AGE: i64 = 300;
 
-/// How often a change is tried: somebody else may change the configuration at the same time, or an answer may be lost.
-const MAX_TRIES: usize = 5;
-
 struct Bridge {
     options: Options,
-    caddy: Caddy,
+    store: Store,
     hmac_key: Option<Vec<u8>>,
     /// One change at a time: two of the same bridge would only refuse each other.
     changing: Mutex<()>,
@@ -56,7 +53,7 @@ pub fn router(options: Options) -> Result<Router> {
         None => None,
     };
     let bridge = Bridge {
-        caddy: Caddy::new(&options.admin)?,
+        store: Store::new(&options)?,
         hmac_key,
         changing: Mutex::new(()),
         options,
@@ -102,6 +99,14 @@ fn later(message: &str) -> Response {
     let mut refused = refuse(StatusCode::SERVICE_UNAVAILABLE, message);
     refused.headers_mut().insert(RETRY_AFTER, 1.into());
     refused
+}
+
+fn unchanged(reason: Unchanged) -> Response {
+    match reason {
+        Unchanged::Later(text) => later(&text),
+        Unchanged::Refused(text) => refuse(StatusCode::UNPROCESSABLE_ENTITY, &text),
+        Unchanged::Unknown(text) => refuse(StatusCode::BAD_GATEWAY, &text),
+    }
 }
 
 /// Milliseconds since 1970.
@@ -152,14 +157,15 @@ impl Bridge {
 
     async fn observe(&self, request: ObserveRequest) -> Result<ObserveAnswer, Response> {
         let unreachable = |error: anyhow::Error| later(&format!("no answer of Caddy: {error}"));
-        let (config, _) = self.caddy.config().await.map_err(unreachable)?;
-        // Counted after the configuration is read, so that the time of each drain is older than the count.
+        let frontends = self.frontends(&request.employer);
+        let read = self.store.read(&frontends).await.map_err(unreachable)?;
+        // Counted after the members are read, so that each drain is older than the count.
         let now = now();
-        let requests = self.caddy.requests().await.map_err(unreachable)?;
+        let requests = self.store.caddy.requests().await.map_err(unreachable)?;
         let mut answer = ObserveAnswer::default();
-        for frontend in self.frontends(&request.employer) {
+        for (frontend, members) in read {
             let group = frontend.group.clone();
-            match Members::read(&config, frontend) {
+            match members {
                 Err(error) => answer
                     .unreadable_groups
                     .push(UnreadableGroup { group, error }),
@@ -198,44 +204,23 @@ impl Bridge {
 
     async fn apply(&self, request: ApplyRequest) -> Result<ApplyAnswer, Response> {
         let _one_at_a_time = self.changing.lock().await;
-        let mut lost = None;
-        for _ in 0..MAX_TRIES {
-            let (before, version) = match self.caddy.config().await {
-                Ok(read) => read,
-                // After a lost answer it is unknown what has changed.
-                Err(error) if lost.is_some() => {
-                    lost = Some(error);
-                    continue;
-                }
-                Err(error) => return Err(later(&format!("no answer of Caddy: {error}"))),
-            };
-            let mut after = before.clone();
-            let answer = self.change(&mut after, &request);
-            if after == before {
-                return Ok(answer);
-            }
-            match self.caddy.replace(&after, &version).await {
-                Ok(()) => return Ok(answer),
-                Err(Refused::Outdated) => lost = None,
-                Err(Refused::Invalid(text)) => {
-                    let message = format!("Caddy refuses the configuration: {text}");
-                    return Err(refuse(StatusCode::UNPROCESSABLE_ENTITY, &message));
-                }
-                // The next read tells whether it was replaced.
-                Err(Refused::Lost(error)) => lost = Some(error),
-            }
-        }
-        Err(match lost {
-            Some(error) => refuse(
-                StatusCode::BAD_GATEWAY,
-                &format!("no answer of Caddy: {error}"),
-            ),
-            None => later("somebody else changes Caddy's configuration all the time"),
-        })
+        let mut frontends = self.frontends(&request.employer);
+        frontends.retain(|f| {
+            request
+                .register
+                .iter()
+                .any(|member| member.group == f.group)
+        });
+        self.store
+            .add_servers(&frontends)
+            .await
+            .map_err(unchanged)?;
+        let change = |content: &mut Value| self.change(content, &request);
+        self.store.change(change).await.map_err(unchanged)
     }
 
-    /// Makes the changes in a configuration.
-    fn change(&self, config: &mut Value, request: &ApplyRequest) -> ApplyAnswer {
+    /// Makes the changes in the document of the members.
+    fn change(&self, content: &mut Value, request: &ApplyRequest) -> ApplyAnswer {
         let mut answer = ApplyAnswer::default();
         let lists = [
             (Change::Register, &request.register),
@@ -249,7 +234,7 @@ impl Bridge {
                     .iter()
                     .find(|frontend| frontend.group == member.group);
                 let outcome = match frontend {
-                    Some(frontend) => self.change_one(config, frontend, change, member),
+                    Some(frontend) => self.change_one(content, frontend, change, member),
                     None if change == Change::Register => Err(Failure {
                         message: format!(
                             "no frontend for group {:?}; start the bridge with `--frontend {}/{}/{}=ADDRESS`",
@@ -270,7 +255,7 @@ impl Bridge {
 
     fn change_one(
         &self,
-        config: &mut Value,
+        content: &mut Value,
         frontend: &Frontend,
         change: Change,
         member: &MemberInfo,
@@ -279,11 +264,11 @@ impl Bridge {
             message,
             retryable: false,
         };
-        let mut members = Members::read(config, frontend)?;
+        let mut members = self.store.members(content, frontend)?;
         let before = members.clone();
         let presence = members.change(change, member, now()).map_err(refused)?;
         if members != before {
-            let written = members.write(config, frontend, &self.options.mappings);
+            let written = self.store.write(content, frontend, &members);
             written.map_err(refused)?;
         }
         Ok(presence)

@@ -8,19 +8,28 @@
 //! A member that drains moves to a route that matches no request. Caddy then sends it no new request, requests that have
 //! begun go on, and Caddy still counts them.
 //!
+//! Caddy restarts its HTTP servers with each new configuration. It then cuts idle connections, and requests that it is
+//! just reading. A Caddy with the module `operating_members` changes members without a new configuration.
+//!
 //! | File | What it has |
 //! |---|---|
 //! | `options` | the command line |
 //! | `endpoint` | the two calls, and who may make them |
-//! | `members` | the members in Caddy's configuration |
+//! | `members` | the members of a frontend, and their changes |
+//! | `config` | the members in Caddy's configuration |
+//! | `module` | the members in the module `operating_members` |
+//! | `store` | reads and replaces either of them |
 //! | `label` | the `@id` of an upstream |
 //! | `caddy` | Caddy's admin API |
 
 mod caddy;
+mod config;
 mod endpoint;
 mod label;
 mod members;
+mod module;
 mod options;
+mod store;
 
 pub use endpoint::router;
 pub use options::{Frontend, Mapping, Options};

@@ -1,15 +1,11 @@
-//! The members of a frontend in Caddy's configuration. Nothing here makes a call.
+//! The members of a frontend, and their changes. Nothing here makes a call.
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::{Map, Value, json};
 use traffic_http::wire::{Failure, MemberInfo, PresenceInfo};
 
 use crate::label::Entry;
-use crate::options::{Frontend, Mapping};
-
-/// Time after a change of the configuration in which upgraded connections, such as WebSockets, stay open.
-const STREAM_CLOSE_DELAY: &str = "1h";
+use crate::options::Mapping;
 
 /// The members of a frontend: those that serve, and those that drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,34 +22,6 @@ pub(crate) enum Change {
 }
 
 impl Members {
-    /// Reads the members of a frontend. A server that is missing has none. A server that somebody else has changed is an
-    /// error, because a change by the bridge would undo it.
-    pub fn read(config: &Value, frontend: &Frontend) -> Result<Members, Failure> {
-        let name = frontend.server();
-        let Some(server) = config["apps"]["http"]["servers"].get(&name) else {
-            return Ok(Members::default());
-        };
-        let foreign = || Failure {
-            message: format!(
-                "the server {name:?} in Caddy is not as the bridge writes it; remove it"
-            ),
-            retryable: false,
-        };
-        let mut entries = Vec::new();
-        for route in [0, 1] {
-            let upstreams = &server["routes"][route]["handle"][0]["upstreams"];
-            for upstream in upstreams.as_array().ok_or_else(foreign)? {
-                let label = upstream["@id"].as_str().ok_or_else(foreign)?;
-                let entry = Entry::from_label(label, &name).ok_or_else(foreign)?;
-                if entry.drained_at.is_some() != (route == 0) {
-                    return Err(foreign());
-                }
-                entries.push(entry);
-            }
-        }
-        Ok(Members { entries })
-    }
-
     /// Makes a change. It has no effect if it was made before.
     pub fn change(
         &mut self,
@@ -84,63 +52,6 @@ impl Members {
             (Change::Drain | Change::Deregister, None) => Ok(PresenceInfo::Absent),
         }
     }
-
-    /// Writes the server of a frontend.
-    pub fn write(
-        &self,
-        config: &mut Value,
-        frontend: &Frontend,
-        mappings: &[Mapping],
-    ) -> Result<(), String> {
-        let server = self.server(frontend, mappings);
-        let mut place = config;
-        for key in ["apps", "http", "servers"] {
-            if place.is_null() {
-                *place = Value::Object(Map::new());
-            }
-            let Value::Object(fields) = place else {
-                return Err(format!(
-                    "Caddy's configuration has no object around {key:?}"
-                ));
-            };
-            place = fields.entry(key).or_insert(Value::Null);
-        }
-        if place.is_null() {
-            *place = Value::Object(Map::new());
-        }
-        let Value::Object(servers) = place else {
-            return Err("Caddy's configuration has no object `servers`".to_owned());
-        };
-        servers.insert(frontend.server(), server);
-        Ok(())
-    }
-
-    fn server(&self, frontend: &Frontend, mappings: &[Mapping]) -> Value {
-        let name = frontend.server();
-        let upstreams = |entries: &[&Entry]| -> Vec<_> {
-            let upstream = |entry: &&Entry| json!({"@id": entry.to_label(&name), "dial": dial(entry, mappings)});
-            entries.iter().map(upstream).collect()
-        };
-        let (draining, serving): (Vec<_>, Vec<_>) = self
-            .entries
-            .iter()
-            .partition(|entry| entry.drained_at.is_some());
-        json!({
-            "listen": [frontend.listen],
-            "automatic_https": {"disable": true},
-            "routes": [
-                // "Not any request" matches no request.
-                {"match": [{"not": [{}]}],
-                 "handle": [{"handler": "reverse_proxy", "upstreams": upstreams(&draining)}]},
-                {"handle": [{
-                    "handler": "reverse_proxy",
-                    "load_balancing": {"selection_policy": selection(&serving)},
-                    "stream_close_delay": STREAM_CLOSE_DELAY,
-                    "upstreams": upstreams(&serving),
-                }]},
-            ],
-        })
-    }
 }
 
 /// Where Caddy connects to.
@@ -152,26 +63,11 @@ pub(crate) fn dial(entry: &Entry, mappings: &[Mapping]) -> String {
     SocketAddr::new(address, entry.port).to_string()
 }
 
-/// Caddy sends as many requests in a row to an upstream as its weight is. Therefore weights are divided by what they have
-/// in common, and equal weights are no weights.
-fn selection(serving: &[&Entry]) -> Value {
-    let divisor = serving
-        .iter()
-        .fold(0, |found, entry| gcd(found, entry.weight));
-    let weights: Vec<_> = serving
-        .iter()
-        .map(|entry| entry.weight / divisor.max(1))
-        .collect();
-    match weights.iter().all(|weight| *weight == 1) {
-        true => json!({"policy": "round_robin"}),
-        false => json!({"policy": "weighted_round_robin", "weights": weights}),
-    }
-}
-
-fn gcd(a: u32, b: u32) -> u32 {
-    match b {
-        0 => a,
-        b => gcd(b, a % b),
+/// The answer that somebody else has changed what the bridge writes. A change by the bridge would undo it.
+pub(crate) fn foreign(server: &str) -> Failure {
+    Failure {
+        message: format!("{server:?} in Caddy is not as the bridge writes it; remove it"),
+        retryable: false,
     }
 }
 

@@ -22,6 +22,9 @@ pub struct Options {
     /// Calls addresses of the first network at the same place in the second one: `10.244.0.0/16=127.244.0.0/16`
     #[arg(long = "map")]
     pub mappings: Vec<Mapping>,
+    /// Caddy has the module `operating_members`: members change without a new configuration, so that no connection is cut
+    #[arg(long)]
+    pub members_module: bool,
     /// File with the key that signs each call; without it, everybody who reaches the bridge may call it
     #[arg(long)]
     pub hmac_key_file: Option<PathBuf>,

@@ -4,4 +4,5 @@
 mod drain;
 mod input;
 mod members;
+mod module;
 mod site;

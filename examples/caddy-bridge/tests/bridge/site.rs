@@ -108,9 +108,18 @@ pub struct Site {
 
 impl Site {
     pub async fn start() -> Site {
+        Site::with(&[]).await
+    }
+
+    /// A Caddy whose members change in the module `operating_members`.
+    pub async fn with_module() -> Site {
+        Site::with(&["--members-module"]).await
+    }
+
+    async fn with(flags: &[&str]) -> Site {
         let caddy = Caddy::start::<2>().await.unwrap();
         let (front, _) = caddy.fronts().next().unwrap();
-        let bridge = Bridge::start(&caddy, &[]).await;
+        let bridge = Bridge::start(&caddy, flags).await;
         Site {
             caddy,
             front,
