@@ -26,18 +26,10 @@ fn backend(employer: &Employer) -> String {
     format!("{}_{}", employer.namespace, employer.name)
 }
 
+#[rustfmt::skip]
 fn member(group: String, socket: SocketAddr, pod: PodId) -> Member {
-    let (address, port, attributes) = (socket.ip(), socket.port(), [].into());
-    Member {
-        key: MemberKey {
-            group,
-            address,
-            port,
-        },
-        pod,
-        weight: 100,
-        attributes,
-    }
+    let key = MemberKey { group, address: socket.ip(), port: socket.port() };
+    Member { key, pod, weight: 100, attributes: [].into() }
 }
 
 #[async_trait]
@@ -147,10 +139,7 @@ fn registration(group: &str, header: &str, line: &str) -> Option<Registration> {
     // HAProxy does not keep to which Pod a server belongs.
     let member = member(group.to_owned(), socket, PodId::default());
     let connections = column("scur")?.parse().ok();
-    let found = Registration {
-        member,
-        presence,
-        connections,
-    };
+    #[rustfmt::skip]
+    let found = Registration { member, presence, connections };
     (column("# pxname")? == group).then_some(found)
 }
