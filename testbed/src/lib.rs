@@ -13,6 +13,7 @@ pub mod authority;
 pub mod balancer;
 pub mod bed;
 pub mod binaries;
+pub mod caddy;
 pub mod containers;
 pub mod endpoint;
 pub mod fleet;
