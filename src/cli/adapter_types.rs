@@ -5,18 +5,23 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use traffic::Adapter;
+use traffic_http::HttpAdapter;
 
 /// Makes an adapter from its settings in the configuration. The error names the wrong field and the remedy.
 pub type MakeAdapter = Box<dyn Fn(Value) -> Result<Arc<dyn Adapter>, String> + Send + Sync>;
 
-/// The types, by name. The type `endpoints`, which needs no settings, always exists.
+/// The types, by name. The adapter `endpoints` needs none: it always exists.
 #[derive(Default)]
 pub struct AdapterTypes(BTreeMap<String, MakeAdapter>);
 
 impl AdapterTypes {
     /// The types that the program has by itself.
     pub fn built_in() -> AdapterTypes {
-        AdapterTypes::default()
+        AdapterTypes::default().with("http", |settings| {
+            let config = serde_json::from_value(settings).map_err(|error| error.to_string())?;
+            let adapter = HttpAdapter::new(config).map_err(|error| error.to_string())?;
+            Ok(Arc::new(adapter))
+        })
     }
 
     /// Adds a type, or replaces the type of this name.

@@ -15,6 +15,7 @@ pub mod bed;
 pub mod binaries;
 pub mod caddy;
 pub mod containers;
+pub mod edge;
 pub mod endpoint;
 pub mod fleet;
 pub mod keys;

@@ -4,8 +4,15 @@
 mod employers;
 mod endpoints;
 mod fixtures;
+mod graceful;
 
 // This program uses a part of the fixtures of CollaSets.
 #[allow(dead_code)]
 #[path = "../collaset/fixtures.rs"]
 mod sets;
+
+/// The process that stands in for a container.
+#[test]
+fn pod_process() {
+    testbed::containers::serve_if_asked();
+}

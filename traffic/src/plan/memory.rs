@@ -54,6 +54,8 @@ pub(super) struct Known {
     pub presence: Presence,
     /// When this presence was first seen.
     pub since: Timestamp,
+    /// When it was first seen to drain. It stays while the presence is not known, for example after a lost reply.
+    pub drains_since: Option<Timestamp>,
     /// Open connections, and when the read began that counted them.
     pub connections: Option<(u64, Timestamp)>,
     /// The last failed change.
@@ -280,6 +282,11 @@ impl Memory {
             known.since = now;
             known.connections = None;
         }
+        known.drains_since = match presence {
+            Presence::Draining { .. } => known.drains_since.or(Some(now)),
+            Presence::Unknown => known.drains_since,
+            Presence::Serving | Presence::Pending | Presence::Absent => None,
+        };
         known.presence = presence;
         is_new
     }
@@ -312,6 +319,7 @@ impl Known {
             member,
             presence: Presence::Absent,
             since: now,
+            drains_since: None,
             connections: None,
             failure: None,
         }
