@@ -12,7 +12,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// The settings of an adapter, as the configuration of the server has them. Credentials are paths of files; the files
 /// are read again before each call.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
     /// The endpoint: an absolute https URL. `/v1/observe` and `/v1/apply` are appended. An http URL is allowed if its
@@ -79,6 +79,13 @@ pub enum ControlSetting {
     Deregisters,
     /// Somebody else changes members. `apply` is never called.
     Observes,
+}
+
+/// Leaves out the fields: until the URL is checked, it may contain a password.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config").finish_non_exhaustive()
+    }
 }
 
 /// A field of a [`Config`] that can't be used: which, why, and what is expected.

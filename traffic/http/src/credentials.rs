@@ -20,6 +20,9 @@ const MAX_BYTES: u64 = 1024 * 1024;
 /// Secrets shorter than this are not removed from texts: they would occur in words and numbers.
 const SHORTEST_SECRET: usize = 8;
 
+/// Shortest key of a signature, in bytes. A shorter key can be guessed from a signature.
+const SHORTEST_KEY: usize = 16;
+
 /// What a TLS client is built from. It has no `Debug`, because it contains a private key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
@@ -48,8 +51,12 @@ impl Credentials {
         };
         let hmac_key = read("hmacKeyFile", config.hmac_key_file.as_deref()).await?;
         let hmac_key = hmac_key.map(|key| key.trim_ascii().to_vec());
-        if hmac_key.as_ref().is_some_and(Vec::is_empty) {
-            return Err(problem("hmacKeyFile", "is empty; write the key into it"));
+        if hmac_key
+            .as_ref()
+            .is_some_and(|key| key.len() < SHORTEST_KEY)
+        {
+            let text = format!("has less than {SHORTEST_KEY} bytes; write a random key into it");
+            return Err(problem("hmacKeyFile", &text));
         }
         Ok(Credentials {
             tls: TlsFiles {

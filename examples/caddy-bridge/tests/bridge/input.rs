@@ -108,8 +108,8 @@ async fn configuration_of_somebody_else_is_left_alone() {
 async fn unsigned_calls_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (file, wrong) = (dir.path().join("key"), dir.path().join("wrong"));
-    std::fs::write(&file, "key-of-the-test\n").unwrap();
-    std::fs::write(&wrong, "another-key\n").unwrap();
+    std::fs::write(&file, "signing-key-of-the-test\n").unwrap();
+    std::fs::write(&wrong, "another-signing-key\n").unwrap();
     let site = Site::start().await;
     let flags = ["--hmac-key-file", file.to_str().unwrap()];
     let bridge = Bridge::start(&site.caddy, &flags).await;

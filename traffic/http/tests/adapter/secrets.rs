@@ -9,7 +9,7 @@ use traffic_http::signature;
 use crate::double::{Double, Reply, changes, employer};
 
 const TOKEN: &str = "token-of-the-test";
-const KEY: &str = "key-of-the-test";
+const KEY: &str = "signing-key-of-the-test";
 
 #[tokio::test]
 async fn changed_token_is_sent_with_the_next_call() {
@@ -70,6 +70,23 @@ async fn call_without_credentials_is_not_made() {
         let applied = adapter.apply(&employer(), &changes).await;
         assert_eq!(applied, changes.all_failed(&AdapterError::Transient(text)));
     }
+    assert!(double.asked().is_empty());
+}
+
+#[tokio::test]
+async fn short_key_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key");
+    fs::write(&file, "123456789012345\n").unwrap();
+    let double = Double::start().await;
+    let adapter = double.adapter(json!({"hmacKeyFile": file}));
+    let error = adapter.observe(&employer(), &[]).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("`hmacKeyFile` has less than 16 bytes"),
+        "{error}"
+    );
     assert!(double.asked().is_empty());
 }
 
