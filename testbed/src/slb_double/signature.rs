@@ -49,11 +49,13 @@ pub(super) fn verify(
     }
     let secret = state.people.secret(key, header("x-acs-security-token"))?;
 
-    let mut pairs: Vec<String> = query
+    // By name, and not by the whole pair: `a.1` comes before `a.10`.
+    let mut query: Vec<_> = query.iter().collect();
+    query.sort();
+    let pairs: Vec<String> = query
         .iter()
         .map(|(k, v)| format!("{}={}", encode(k), encode(v)))
         .collect();
-    pairs.sort();
     let mut lines = BTreeMap::new();
     for name in &names {
         let value = header(name).ok_or("IncompleteSignature")?;
@@ -108,7 +110,11 @@ mod tests {
     /// Headers of a request, signed with this implementation.
     fn signed(date: OffsetDateTime, query: &[(String, String)]) -> HeaderMap {
         let hash = hex(digest::digest(&digest::SHA256, b"").as_ref());
-        let date = date.replace_nanosecond(0).unwrap().format(&Rfc3339).unwrap();
+        let date = date
+            .replace_nanosecond(0)
+            .unwrap()
+            .format(&Rfc3339)
+            .unwrap();
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("host", "slb.example"),

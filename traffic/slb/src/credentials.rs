@@ -29,6 +29,9 @@ pub(crate) enum Source {
     Fixed(Credentials),
     /// A role that the holder of an OIDC token assumes.
     Oidc(Box<Oidc>),
+    /// Prepared results.
+    #[cfg(test)]
+    Prepared(tests::Prepared),
 }
 
 /// Credentials with their times.
@@ -124,7 +127,7 @@ impl Store {
         let may_fetch = match self.source {
             Source::Files { .. } => true,
             Source::Fixed(_) => false,
-            Source::Oidc(_) => is_old || self.worked.load(Ordering::Relaxed),
+            _ => is_old || self.worked.load(Ordering::Relaxed),
         };
         if may_fetch {
             state.current = None;
@@ -163,6 +166,8 @@ impl Source {
                 })
             }
             Source::Oidc(oidc) => oidc.fetch().await,
+            #[cfg(test)]
+            Source::Prepared(prepared) => prepared.next(),
         }
     }
 }
@@ -191,5 +196,102 @@ pub(crate) async fn read(field: &str, path: &Path) -> Result<Secret, AdapterErro
             Err(failed("it has white space or other characters inside"))
         }
         text => Ok(Secret::new(text.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Results of fetches: the name of a key that lives for 30 minutes and is renewed after 20 minutes, or a failure.
+    pub(crate) struct Prepared(Mutex<VecDeque<Option<&'static str>>>);
+
+    impl Prepared {
+        pub(super) fn next(&self) -> Result<Fetched, AdapterError> {
+            let next = self.0.lock().unwrap().pop_front().unwrap();
+            let name = next.ok_or(AdapterError::Transient("down".to_owned()))?;
+            let now = Instant::now();
+            Ok(Fetched {
+                credentials: Credentials {
+                    key_id: Secret::new(name.to_owned()),
+                    key_secret: Secret::new(String::new()),
+                    token: None,
+                },
+                renew_at: Some(now + MINUTE * 20),
+                dead_at: Some(now + MINUTE * 30),
+            })
+        }
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn store(results: impl IntoIterator<Item = Option<&'static str>>) -> Store {
+        let results = Mutex::new(results.into_iter().collect());
+        Store::new(Source::Prepared(Prepared(results)))
+    }
+
+    async fn key(store: &Store) -> Result<String, AdapterError> {
+        let credentials = store.get().await?;
+        Ok(credentials.key_id.reveal().to_owned())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn credentials_are_renewed_before_they_end() {
+        let store = store([Some("a"), Some("b")]);
+        assert_eq!(key(&store).await.unwrap(), "a");
+        tokio::time::advance(MINUTE * 19).await;
+        assert_eq!(key(&store).await.unwrap(), "a");
+        tokio::time::advance(MINUTE * 2).await;
+        assert_eq!(key(&store).await.unwrap(), "b");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn old_credentials_serve_until_they_end() {
+        let store = store([Some("a"), None, None, Some("b")]);
+        key(&store).await.unwrap();
+        tokio::time::advance(MINUTE * 21).await;
+        assert_eq!(key(&store).await.unwrap(), "a");
+        // During the pause nothing is fetched.
+        assert_eq!(key(&store).await.unwrap(), "a");
+        tokio::time::advance(MINUTE * 10).await;
+        key(&store).await.unwrap_err();
+        key(&store).await.unwrap_err();
+        tokio::time::advance(PAUSE).await;
+        assert_eq!(key(&store).await.unwrap(), "b");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_credentials_are_replaced_once_by_one_caller() {
+        let store = store([Some("a"), Some("b")]);
+        let old = store.get().await.unwrap();
+        store.accepted();
+        assert!(store.refused(&old).await);
+        assert_eq!(key(&store).await.unwrap(), "b");
+        // A second caller was refused with the same old credentials.
+        assert!(store.refused(&old).await);
+        assert_eq!(key(&store).await.unwrap(), "b");
+        // The new ones have never worked: they are kept for a while.
+        let new = store.get().await.unwrap();
+        assert!(!store.refused(&new).await);
+        tokio::time::advance(PAUSE).await;
+        assert!(store.refused(&new).await);
+    }
+
+    #[tokio::test]
+    async fn file_with_other_characters_is_refused_without_its_text() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "two words").unwrap();
+        let error = read("credentials.x", file.path()).await.unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("credentials.x") && !text.contains("words"),
+            "{text}"
+        );
+        std::fs::write(file.path(), vec![b'a'; LARGEST + 1]).unwrap();
+        read("credentials.x", file.path()).await.unwrap_err();
     }
 }

@@ -230,10 +230,11 @@ impl Writer {
             Some(groups) => (groups, true),
             None => self.all_groups(service, &named, &mut observation).await,
         };
-        let mut found = BTreeSet::new();
+        let (mut found, mut readable) = (BTreeSet::new(), BTreeSet::new());
         for group in &groups {
             match self.read_group(service, &mark, pods, group).await {
                 Ok(Some(registrations)) => {
+                    readable.insert(group.id());
                     if !registrations.is_empty() {
                         found.insert(group.clone());
                     }
@@ -251,7 +252,7 @@ impl Writer {
                 }
             }
         }
-        self.believe_added(&mark, &groups, &mut observation);
+        self.believe_added(&mark, &readable, &mut observation);
         if service.deleting && observation.registrations.is_empty() {
             let mut all = self.scanned.lock().unwrap_or_else(PoisonError::into_inner);
             all.remove(&mark);
@@ -290,19 +291,18 @@ impl Writer {
         for id in self.settings.of_namespace(&service.namespace) {
             let default = Group::Default(id.to_owned());
             match self.list(id).await {
-                Ok(list) => groups.extend(list.iter().cloned().map(Group::Virtual)),
-                Err(AdapterError::Permanent(_)) if !named.contains(&default) => {
-                    // A load balancer that does not exist, or may not be read, is no reason to stop a Service that
-                    // does not name it.
-                    is_complete = false;
-                    continue;
+                Ok(list) => {
+                    groups.extend(list.iter().cloned().map(Group::Virtual));
+                    groups.insert(default);
                 }
+                // A load balancer that does not exist, or may not be read, is no reason to stop a Service that does
+                // not name it.
+                Err(AdapterError::Permanent(_)) if !named.contains(&default) => is_complete = false,
                 Err(error) => {
                     is_complete = false;
                     unreadable(observation, &default, error);
                 }
             }
-            groups.insert(default);
         }
         (groups, is_complete)
     }
@@ -418,12 +418,12 @@ impl Writer {
     fn believe_added(
         &self,
         mark: &EmployerMark,
-        groups: &BTreeSet<Group>,
+        readable: &BTreeSet<&str>,
         observation: &mut Observation,
     ) {
         let added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
         for ((owner, key), (at, pod)) in added.iter() {
-            let is_read = groups.iter().any(|group| group.id() == key.group);
+            let is_read = readable.contains(key.group.as_str());
             let mut listed = observation.registrations.iter();
             let is_listed = listed.any(|registration| registration.member.key == *key);
             if owner == mark && is_read && !is_listed && at.elapsed() < BELIEVED {
@@ -465,5 +465,8 @@ pub(crate) fn not_allowed(service: &Employer, id: &str) -> AdapterError {
 
 fn unreadable(observation: &mut Observation, group: &Group, error: AdapterError) {
     let id = group.id().to_owned();
-    observation.unreadable_groups.push((id, error));
+    let groups = &mut observation.unreadable_groups;
+    if !groups.iter().any(|(group, _)| *group == id) {
+        groups.push((id, error));
+    }
 }
