@@ -362,7 +362,10 @@ fn group_of(state: &State, parameters: &Parameters) -> Result<String, Refusal> {
     };
     match state.groups.contains_key(id) {
         true => Ok(id.to_owned()),
-        false => Err(Refusal::new(400, "InvalidParameter.VServerGroupId")),
+        false => Err(Refusal {
+            message: "The specified VServerGroupId does not exist.".to_owned(),
+            ..Refusal::new(400, "InvalidParameter")
+        }),
     }
 }
 

@@ -21,6 +21,10 @@ pub enum Effect {
     Slow(Duration),
     /// The double answers with a body that is no JSON.
     Garble,
+    /// The double answers with a body of this size in bytes.
+    Huge(usize),
+    /// The double sends the caller to another URL.
+    Redirect(String),
 }
 
 /// An effect and the affected calls.

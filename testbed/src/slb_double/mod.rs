@@ -17,7 +17,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::ServerConfig;
+use rustls_pki_types::PrivateKeyDer;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use controller::CloudController;
@@ -39,6 +43,7 @@ pub struct Call {
 /// The double. It ends with the test.
 pub struct SlbDouble {
     address: SocketAddr,
+    scheme: &'static str,
     state: Arc<Mutex<State>>,
     _task: AbortOnDropHandle<()>,
 }
@@ -46,12 +51,34 @@ pub struct SlbDouble {
 impl SlbDouble {
     /// Listens on a free port of 127.0.0.1. The key `key-id` with the secret `key-secret` is known.
     pub async fn start() -> SlbDouble {
+        SlbDouble::with(None, "http").await
+    }
+
+    /// Listens with TLS for the name `localhost`. Returns its certificate in PEM, too.
+    pub async fn start_tls() -> (SlbDouble, String) {
+        let key = KeyPair::generate().unwrap();
+        let leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let leaf = leaf.self_signed(&key).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let private = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![leaf.der().clone()], private)
+            .unwrap();
+        let tls = TlsAcceptor::from(Arc::new(config));
+        (SlbDouble::with(Some(tls), "https").await, leaf.pem())
+    }
+
+    async fn with(tls: Option<TlsAcceptor>, scheme: &'static str) -> SlbDouble {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(Mutex::new(State::new()));
-        let task = tokio::spawn(serve::accept(listener, state.clone()));
+        let task = tokio::spawn(serve::accept(listener, tls, state.clone()));
         SlbDouble {
             address,
+            scheme,
             state,
             _task: AbortOnDropHandle::new(task),
         }
@@ -59,7 +86,7 @@ impl SlbDouble {
 
     /// The endpoint of all three products.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://localhost:{}", self.scheme, self.address.port())
     }
 
     /// Everything that the double knows. A test may read and change it.

@@ -12,27 +12,49 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 use super::actions::{self, Refusal};
 use super::{Call, Effect, State, signature};
 
 type Answer = Response<Full<Bytes>>;
 
-pub(super) async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
+/// Serves the connections of a listener, over TLS if there is an acceptor.
+pub(super) async fn accept(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    state: Arc<Mutex<State>>,
+) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
-            Ok((stream, _)) => drop(connections.spawn(serve(stream, state.clone()))),
+            Ok((stream, _)) => drop(connections.spawn(greet(stream, tls.clone(), state.clone()))),
             // The process has probably no free file descriptor: wait until other connections end.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
-async fn serve(stream: TcpStream, state: Arc<Mutex<State>>) {
+async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<Mutex<State>>) {
+    match tls {
+        None => serve(stream, state).await,
+        // A client that does not trust the certificate ends the handshake.
+        Some(tls) => {
+            if let Ok(stream) = tls.accept(stream).await {
+                serve(stream, state).await;
+            }
+        }
+    }
+}
+
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    state: Arc<Mutex<State>>,
+) {
     let service = service_fn(move |request| answer(request, state.clone()));
     // An error closes the connection, which is a cut or a lost reply.
     let _ = http1::Builder::new()
@@ -96,6 +118,13 @@ async fn answer(
         }
         (Ok(_), Some(Effect::LieAfter(status, code))) => Ok(refuse(&Refusal::new(status, &code))),
         (Ok(_), Some(Effect::Garble)) => Ok(respond(200, Bytes::from_static(b"<html>"))),
+        (Ok(_), Some(Effect::Huge(size))) => Ok(respond(200, vec![b' '; size].into())),
+        (Ok(_), Some(Effect::Redirect(url))) => {
+            let mut answer = respond(307, Bytes::new());
+            let url = url.parse().map_err(std::io::Error::other)?;
+            answer.headers_mut().insert("location", url);
+            Ok(answer)
+        }
         (Ok(value), _) => Ok(respond(200, value.to_string().into())),
         (Err(refusal), _) => Ok(refuse(&refusal)),
     }

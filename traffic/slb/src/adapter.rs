@@ -10,7 +10,8 @@ use traffic::{
 
 use crate::apply;
 use crate::client::Client;
-use crate::observe::{self, LoadBalancers};
+use crate::load_balancers::LoadBalancers;
+use crate::observe;
 use crate::service::{LOAD_BALANCER, load_balancer};
 use crate::settings::{Environment, Mode, Settings};
 use crate::write::{Writer, not_allowed};

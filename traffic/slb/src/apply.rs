@@ -1,52 +1,21 @@
-//! The mode `write`: changes of groups.
+//! The mode `write`: makes the changes.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
-use traffic::{AdapterError, Applied, Changes, Employer, Member, Presence};
+use traffic::{AdapterError, Applied, Changes, Employer, Presence};
 
 use crate::client::{Group, Write};
+use crate::decide::{Item, Wanted, decide};
 use crate::failure::Failure;
-use crate::mark::{EmployerMark, Owner};
-use crate::wire::{Server, ServerParameter};
-use crate::write::{Writer, key};
+use crate::mark::EmployerMark;
+use crate::wire::Server;
+use crate::write::{Writer, no_group};
 
 /// Most servers in a call.
 const BATCH: usize = 20;
 /// Most calls that are made only to find out which servers of refused calls can't be changed.
 const SPLITS: usize = 16;
-
-/// What should happen to the members of a group.
-#[derive(Default)]
-struct Wanted<'a> {
-    register: Vec<&'a Member>,
-    drain: Vec<&'a Member>,
-    deregister: Vec<&'a Member>,
-}
-
-impl<'a> Wanted<'a> {
-    fn members(&self) -> impl Iterator<Item = &&'a Member> {
-        let lists = [&self.register, &self.drain, &self.deregister];
-        lists.into_iter().flatten()
-    }
-}
-
-/// A server of a call.
-struct Item<'a> {
-    member: &'a Member,
-    server: ServerParameter,
-    /// What becomes of the member if the call succeeds.
-    then: Presence,
-}
-
-/// The calls for a group.
-#[derive(Default)]
-struct Calls<'a> {
-    add: Vec<Item<'a>>,
-    set: Vec<Item<'a>>,
-    remove: Vec<Item<'a>>,
-}
-
-const DRAINING: Presence = Presence::Draining { until: None };
 
 /// Changes members. Members whose call was sent but not answered are missing in the result.
 pub(crate) async fn apply(writer: &Writer, service: &Employer, changes: &Changes) -> Applied {
@@ -90,21 +59,20 @@ async fn change_group(
     wanted: &Wanted<'_>,
     applied: &mut Applied,
 ) {
-    let servers = match writer.servers(group).await {
+    let servers = match writer.groups.servers(group, Duration::ZERO).await {
         Ok(servers) => servers,
         Err(error) => return fail(wanted, &error, applied),
     };
     let Some(servers) = &*servers else {
-        let text = format!("the group {} does not exist", group.id());
-        fail(wanted, &AdapterError::Permanent(text), applied);
+        fail(wanted, &no_group(group), applied);
         for member in wanted.drain.iter().chain(&wanted.deregister) {
             applied.insert(member.key.clone(), Ok(Presence::Absent));
         }
         return;
     };
     let mark = writer.mark(service);
-    let mut calls = decide(writer, &mark, group, servers, wanted, applied);
-    find_interfaces(writer, &mut calls.add, applied).await;
+    let (mut calls, decided) = decide(&writer.added, &mark, group, servers, wanted);
+    applied.extend(decided);
     let mut run = Run {
         writer,
         mark: &mark,
@@ -113,144 +81,17 @@ async fn change_group(
         stopped: None,
         applied,
     };
+    let replaced: Vec<_> = calls.replace.iter().map(|item| item.member).collect();
+    run.write(Write::Remove, calls.replace).await;
+    calls.add.retain(|item| {
+        let is_removed = || run.applied.get(&item.member.key) == Some(&Ok(Presence::Absent));
+        !replaced.contains(&item.member) || is_removed()
+    });
+    find_interfaces(writer, &mut calls.add, run.applied).await;
     // New servers come before old ones go.
     run.write(Write::Add, calls.add).await;
     run.write(Write::Set, calls.set).await;
     run.write(Write::Remove, calls.remove).await;
-}
-
-/// Decides about each member by what the group has.
-fn decide<'a>(
-    writer: &Writer,
-    mark: &EmployerMark,
-    group: &Group,
-    servers: &[Server],
-    wanted: &Wanted<'a>,
-    applied: &mut Applied,
-) -> Calls<'a> {
-    let mut calls = Calls::default();
-    let find = |member: &Member| {
-        let mut servers = servers.iter();
-        let found = servers.find(|server| key(group, server).as_ref() == Some(&member.key));
-        found.map(|server| (server, mark.owner(&server.description)))
-    };
-    for &member in &wanted.register {
-        let Some(description) = mark.description(&member.pod.uid) else {
-            let text = "the UID of the Pod can't be part of the description of a server";
-            let error = AdapterError::Permanent(text.to_owned());
-            applied.insert(member.key.clone(), Err(error));
-            continue;
-        };
-        let then = Presence::Pending;
-        match find(member) {
-            Some((server, Owner::Other)) => {
-                drop(applied.insert(member.key.clone(), Err(foreign(group, member, server))))
-            }
-            Some((server, _))
-                if server.weight == member.weight && server.description == description =>
-            {
-                applied.insert(member.key.clone(), Ok(then));
-            }
-            Some((old, _)) => {
-                let server = parameter(group, member, old, member.weight, description);
-                calls.set.push(Item {
-                    member,
-                    server,
-                    then,
-                });
-            }
-            None => {
-                let new = Server {
-                    // The interface is found later.
-                    server_id: String::new(),
-                    address: Some(member.key.address),
-                    kind: "eni".to_owned(),
-                    port: member.key.port,
-                    weight: member.weight,
-                    description: description.clone(),
-                };
-                let server = parameter(group, member, &new, member.weight, description);
-                calls.add.push(Item {
-                    member,
-                    server,
-                    then,
-                });
-            }
-        }
-    }
-    let leaving = wanted.drain.iter().map(|member| (*member, Write::Set));
-    let leaving = leaving.chain(
-        wanted
-            .deregister
-            .iter()
-            .map(|member| (*member, Write::Remove)),
-    );
-    for (member, write) in leaving {
-        match find(member) {
-            Some((server, Owner::Other)) => {
-                drop(applied.insert(member.key.clone(), Err(foreign(group, member, server))))
-            }
-            // The address has a new Pod, which stays.
-            Some((_, Owner::Own(uid))) if !member.pod.uid.is_empty() && uid != member.pod.uid => {
-                applied.insert(member.key.clone(), Ok(Presence::Absent));
-            }
-            // The group may not list it yet. The next observation tells.
-            None if writer.may_be_there(mark, &member.key) => {}
-            None => {
-                applied.insert(member.key.clone(), Ok(Presence::Absent));
-            }
-            Some((server, _)) if write == Write::Set && server.weight == 0 => {
-                applied.insert(member.key.clone(), Ok(DRAINING));
-            }
-            Some((old, _)) => {
-                let description = old.description.clone();
-                let server = parameter(group, member, old, 0, description);
-                match write {
-                    Write::Remove => calls.remove.push(Item {
-                        member,
-                        server,
-                        then: Presence::Absent,
-                    }),
-                    _ => calls.set.push(Item {
-                        member,
-                        server,
-                        then: DRAINING,
-                    }),
-                }
-            }
-        }
-    }
-    calls
-}
-
-fn parameter(
-    group: &Group,
-    member: &Member,
-    server: &Server,
-    weight: u32,
-    description: String,
-) -> ServerParameter {
-    ServerParameter {
-        server_id: server.server_id.clone(),
-        server_ip: member.key.address.to_string(),
-        kind: server.kind.clone(),
-        port: match group {
-            Group::Default(_) => String::new(),
-            Group::Virtual(_) => member.key.port.to_string(),
-        },
-        weight: weight.to_string(),
-        description,
-    }
-}
-
-fn foreign(group: &Group, member: &Member, server: &Server) -> AdapterError {
-    AdapterError::Permanent(format!(
-        "somebody else has registered {} in the group {} (description {:?}); the adapter leaves that \
-         server alone; remove it",
-        member.key.address,
-        group.id(),
-        crate::failure::cut(&server.description)
-    ))
 }
 
 /// Sets the interfaces of new servers. Servers without one are not added.
@@ -308,7 +149,7 @@ impl Run<'_> {
             if write == Write::Add {
                 for item in &batch {
                     let pod = &item.member.pod;
-                    self.writer.will_add(self.mark, &item.member.key, pod);
+                    self.writer.added.will_add(self.mark, &item.member.key, pod);
                 }
             }
             let servers: Vec<_> = batch.iter().map(|item| item.server.clone()).collect();
@@ -337,7 +178,7 @@ impl Run<'_> {
     fn succeeded(&mut self, write: Write, batch: &[Item<'_>], listed: &[Server]) {
         for item in batch {
             if write == Write::Remove {
-                self.writer.is_not_there(self.mark, &item.member.key);
+                self.writer.added.is_not_there(self.mark, &item.member.key);
             }
             // The answer lists the servers of the group, though not their addresses.
             let mut descriptions = listed.iter().map(|server| &server.description);
@@ -359,7 +200,7 @@ impl Run<'_> {
     fn not_added(&self, write: Write, batch: &[Item<'_>]) {
         if write == Write::Add {
             for item in batch {
-                self.writer.is_not_there(self.mark, &item.member.key);
+                self.writer.added.is_not_there(self.mark, &item.member.key);
             }
         }
     }

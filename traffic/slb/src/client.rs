@@ -88,7 +88,7 @@ enum Product {
 
 impl Client {
     pub(crate) fn new(settings: &Settings, env: Environment<'_>) -> Result<Client, AdapterError> {
-        let http = Http::new(settings.call_timeout())?;
+        let http = Http::new(settings.call_timeout(), settings.ca_file.as_deref())?;
         Ok(Client {
             credentials: Store::new(settings.source(&http, env)?),
             slb: settings.slb_endpoint(env)?,

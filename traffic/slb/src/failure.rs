@@ -56,7 +56,7 @@ const PASSING: [&str; 15] = [
 ];
 
 /// Beginnings of the codes that concern the caller or the load balancer, and not a single server of a call.
-const WHOLE_CALL: [&str; 10] = [
+const WHOLE_CALL: [&str; 9] = [
     "Forbidden",
     "NoPermission",
     "Unauthorized",
@@ -66,7 +66,6 @@ const WHOLE_CALL: [&str; 10] = [
     "SignatureDoesNotMatch",
     "IncompleteSignature",
     "InvalidLoadBalancerId",
-    "InvalidParameter.VServerGroupId",
 ];
 
 impl Failure {
@@ -88,6 +87,17 @@ impl Failure {
         self.code() == "InvalidLoadBalancerId.NotFound"
     }
 
+    /// Whether the API says that there is no such group. The code for VServer groups is general; the text tells.
+    pub(crate) fn says_no_group(&self) -> bool {
+        let Failure::Refused { code, message, .. } = self else {
+            return false;
+        };
+        self.says_no_load_balancer()
+            || code == "InvalidVServerGroupId.NotFound"
+            || code.starts_with("InvalidParameter")
+                && message.contains("VServerGroupId does not exist")
+    }
+
     /// Whether other credentials may help.
     pub(crate) fn is_about_credentials(&self) -> bool {
         let code = self.code();
@@ -100,6 +110,7 @@ impl Failure {
     /// Whether the call may succeed for some of its servers.
     pub(crate) fn may_concern_one_server(&self) -> bool {
         self.meaning() == Meaning::Permanent
+            && !self.says_no_group()
             && !WHOLE_CALL.iter().any(|code| self.code().starts_with(code))
     }
 

@@ -1,9 +1,12 @@
 //! Sends requests. It follows no redirect, trusts the roots of the system, and bounds the time and size of answers.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::redirect;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use traffic::AdapterError;
 
@@ -33,17 +36,21 @@ pub(crate) struct Post<'a> {
 }
 
 impl Http {
-    /// A client whose requests end after this time.
+    /// A client whose requests end after this time, and which trusts the authorities in this file in addition to those
+    /// of the system.
     ///
     /// # Errors
     /// [`AdapterError::Permanent`] if the TLS configuration can't be built.
-    pub(crate) fn new(timeout: Duration) -> Result<Http, AdapterError> {
+    pub(crate) fn new(timeout: Duration, ca_file: Option<&Path>) -> Result<Http, AdapterError> {
         let failed = |error: &dyn std::error::Error| {
             AdapterError::Permanent(format!("can't build the client of the API: {error}"))
         };
         let mut roots = RootCertStore::empty();
         let (_, _) =
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if let Some(file) = ca_file {
+            add_authorities(&mut roots, file)?;
+        }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -124,6 +131,25 @@ impl Http {
             message: cut(&message),
             retry_after,
         })
+    }
+}
+
+fn add_authorities(roots: &mut RootCertStore, file: &Path) -> Result<(), AdapterError> {
+    let failed = |reason: &dyn std::fmt::Display| {
+        let file = file.display();
+        AdapterError::Permanent(format!(
+            "caFile must be a PEM file with certificates; {file}: {reason}"
+        ))
+    };
+    let mut count = 0;
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| failed(&error))? {
+        let certificate = certificate.map_err(|error| failed(&error))?;
+        roots.add(certificate).map_err(|error| failed(&error))?;
+        count += 1;
+    }
+    match count {
+        0 => Err(failed(&"it has no certificate")),
+        _ => Ok(()),
     }
 }
 

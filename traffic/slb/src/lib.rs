@@ -8,19 +8,24 @@
 //! Facts about the API come from its public reference. Where the reference is silent, the item says so.
 
 mod adapter;
+mod added;
 mod apply;
 mod client;
 mod credentials;
+mod decide;
 mod endpoint;
 mod failure;
+mod groups;
 mod health;
 mod http;
 mod interfaces;
+mod load_balancers;
 mod mark;
 mod observe;
 mod oidc;
 mod pace;
 mod reads;
+mod scans;
 mod secret;
 mod service;
 mod settings;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use traffic::AdapterError;
 
 /// Number of keys from which on unused keys are forgotten.
-const MANY: usize = 256;
+const MANY: usize = 4096;
 
 /// Reads by key, for example by load balancer. All questions that wait when a read begins share its answer, and no
 /// question gets the answer of a read that began before the question, unless it allows an age. Only one read of a key

@@ -51,6 +51,10 @@ pub struct Settings {
     /// Host or URL of the API of STS. Default: the central host. In a VPC: `sts-vpc.<region>.aliyuncs.com`.
     #[serde(default)]
     pub sts_endpoint: Option<String>,
+    /// PEM file with authorities of certificates that are trusted in addition to those of the system, for an endpoint in
+    /// a private cloud.
+    #[serde(default)]
+    pub ca_file: Option<PathBuf>,
     /// Who calls.
     #[serde(default)]
     pub credentials: CredentialSettings,
@@ -399,7 +403,7 @@ mod tests {
 
     fn source(credentials: Value, env: Environment<'_>) -> Result<Source, String> {
         let settings = parse(json!({ "region": "r", "credentials": credentials })).unwrap();
-        let http = Http::new(Duration::from_secs(1)).unwrap();
+        let http = Http::new(Duration::from_secs(1), None).unwrap();
         settings
             .source(&http, env)
             .map_err(|error| error.to_string())

@@ -8,53 +8,36 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
 use traffic::{
     AdapterError, Employer, Member, MemberKey, Observation, Pod, PodId, Presence, Registration,
 };
 
+use crate::added::Added;
 use crate::client::{Client, Group};
+use crate::groups::Groups;
 use crate::health::{listeners_of, registered};
 use crate::interfaces::Interfaces;
+use crate::load_balancers::{LoadBalancers, no_load_balancer};
 use crate::mark::{EmployerMark, Owner};
-use crate::observe::{LoadBalancers, SPACING, no_load_balancer};
-use crate::reads::Reads;
-use crate::service::{address, groups, load_balancer, weight};
+use crate::scans::Scans;
+use crate::service::{Named, Port, address, groups, load_balancer, weight};
 use crate::settings::Settings;
 use crate::wire::Server;
 
-/// How long a server that was added, or that may have been added, is believed to be there although it is not listed.
-/// Reads may be older than writes.
-const BELIEVED: Duration = Duration::from_secs(10);
-
-/// Age at which all groups of the load balancers of a namespace are read again. Another replica may have written while
-/// it was the leader.
-const RESCAN: Duration = Duration::from_secs(600);
+/// Age of reads while all groups are looked through, so that the next attempt goes on where a dropped one was.
+const WHILE_SCANNING: Duration = Duration::from_secs(60);
 
 /// Reads and changes groups.
 pub(crate) struct Writer {
     pub(crate) settings: Settings,
     pub(crate) client: Arc<Client>,
     pub(crate) interfaces: Interfaces,
+    pub(crate) groups: Groups,
+    pub(crate) added: Added,
     load_balancers: LoadBalancers,
-    /// Servers by group; `None` if there is no such group.
-    servers: Reads<Group, Option<Vec<Server>>>,
-    lists: Reads<String, Vec<String>>,
-    /// The load balancer of each VServer group that was listed. A group never moves to another load balancer.
-    owners: Mutex<HashMap<String, String>>,
-    /// Groups in which an employer may have servers.
-    scanned: Mutex<HashMap<EmployerMark, Scanned>>,
+    scans: Scans,
     /// A load balancer refuses a change while another one is under way.
     locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    added: Mutex<HashMap<(EmployerMark, MemberKey), (Instant, PodId)>>,
-}
-
-struct Scanned {
-    at: Instant,
-    /// The groups that the Service named when all groups were read.
-    named: BTreeSet<Group>,
-    /// Those and all others that had servers of the employer.
-    groups: BTreeSet<Group>,
 }
 
 impl Writer {
@@ -62,14 +45,12 @@ impl Writer {
         Writer {
             settings,
             interfaces: Interfaces::default(),
+            groups: Groups::new(client.clone()),
+            added: Added::default(),
             load_balancers: LoadBalancers::new(client.clone()),
             client,
-            servers: Reads::new(SPACING),
-            lists: Reads::new(SPACING),
-            owners: Mutex::default(),
-            scanned: Mutex::default(),
+            scans: Scans::default(),
             locks: Mutex::default(),
-            added: Mutex::default(),
         }
     }
 
@@ -93,76 +74,13 @@ impl Writer {
         locks.entry(load_balancer.to_owned()).or_default().clone()
     }
 
-    /// The servers of a group now; `None` if there is no such group.
-    pub(crate) async fn servers(
-        &self,
-        group: &Group,
-    ) -> Result<Arc<Option<Vec<Server>>>, AdapterError> {
-        let read = || async {
-            match self.client.servers(group).await {
-                Ok(servers) => Ok(Some(servers)),
-                Err(failure) => match failure.code() {
-                    _ if failure.says_no_load_balancer() => Ok(None),
-                    "InvalidParameter.VServerGroupId"
-                    | "InvalidVServerGroupId.NotFound"
-                    | "RspoolNotExist" => Ok(None),
-                    _ => Err(failure.into_error()),
-                },
-            }
-        };
-        self.servers.read(group, Duration::ZERO, read).await
-    }
-
-    /// The VServer groups of a load balancer.
-    async fn list(&self, load_balancer: &str) -> Result<Arc<Vec<String>>, AdapterError> {
-        let read = || async {
-            let groups = self.client.groups(load_balancer).await;
-            groups.map_err(|failure| failure.into_error())
-        };
-        let key = load_balancer.to_owned();
-        let list = self.lists.read(&key, Duration::ZERO, read).await?;
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        for group in list.iter() {
-            owners.insert(group.clone(), key.clone());
-        }
-        Ok(list)
-    }
-
-    fn known_owner(&self, group: &Group) -> Option<String> {
-        match group {
-            Group::Default(id) => Some(id.clone()),
-            Group::Virtual(id) => {
-                let owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-                owners.get(id).cloned()
-            }
-        }
-    }
-
-    /// The load balancer of a group, if the Service may change the group. A tenant may name any group in the annotation,
-    /// so the load balancer itself must list it.
+    /// The load balancer of a group that the Service may change.
     pub(crate) async fn owner(
         &self,
         service: &Employer,
         group: &Group,
     ) -> Result<String, AdapterError> {
-        let allowed = || self.settings.of_namespace(&service.namespace);
-        if self.known_owner(group).is_none() {
-            for load_balancer in allowed() {
-                self.list(load_balancer).await?;
-                if self.known_owner(group).is_some() {
-                    break;
-                }
-            }
-        }
-        match self.known_owner(group) {
-            Some(owner) if allowed().any(|allowed| allowed == owner) => Ok(owner),
-            _ => Err(AdapterError::Permanent(format!(
-                "the group {} belongs to no load balancer that the configuration lists for the \
-                 namespace {}",
-                group.id(),
-                service.namespace
-            ))),
-        }
+        self.groups.owner(&self.settings, service, group).await
     }
 
     /// Says why the Service can't be managed, if so.
@@ -186,15 +104,10 @@ impl Writer {
             return Ok(Vec::new());
         };
         let weight = weight(service)?;
-        let member = |named: crate::service::Named| {
+        let member = |named: Named| {
             let port = match &named.port {
                 None => 0,
-                Some(port) => port.on(pod).ok_or_else(|| {
-                    AdapterError::Permanent(format!(
-                        "no container of the Pod has the target port of the port {:?} of the Service",
-                        if port.name.is_empty() { port.number.to_string() } else { port.name.clone() }
-                    ))
-                })?,
+                Some(port) => port.on(pod).ok_or_else(|| no_target(port))?,
             };
             Ok(Member {
                 key: MemberKey {
@@ -224,7 +137,7 @@ impl Writer {
         };
         let mark = self.mark(service);
         let mut observation = Observation::default();
-        let remembered = self.remembered(&mark, &named);
+        let remembered = self.scans.groups(&mark, &named);
         let is_scan = remembered.is_none();
         let (groups, mut is_complete) = match remembered {
             Some(groups) => (groups, true),
@@ -232,7 +145,11 @@ impl Writer {
         };
         let (mut found, mut readable) = (BTreeSet::new(), BTreeSet::new());
         for group in &groups {
-            match self.read_group(service, &mark, pods, group).await {
+            let age = match is_scan && !named.contains(group) {
+                true => WHILE_SCANNING,
+                false => Duration::ZERO,
+            };
+            match self.read_group(service, &mark, pods, group, age).await {
                 Ok(Some(registrations)) => {
                     readable.insert(group.id());
                     if !registrations.is_empty() {
@@ -242,10 +159,7 @@ impl Writer {
                 }
                 // A group that is gone has no servers.
                 Ok(None) if !named.contains(group) => {}
-                Ok(None) => {
-                    let text = format!("the group {} does not exist", group.id());
-                    unreadable(&mut observation, group, AdapterError::Permanent(text));
-                }
+                Ok(None) => unreadable(&mut observation, group, no_group(group)),
                 Err(error) => {
                     is_complete = false;
                     unreadable(&mut observation, group, error);
@@ -254,28 +168,11 @@ impl Writer {
         }
         self.believe_added(&mark, &readable, &mut observation);
         if service.deleting && observation.registrations.is_empty() {
-            let mut all = self.scanned.lock().unwrap_or_else(PoisonError::into_inner);
-            all.remove(&mark);
+            self.scans.forget(&mark);
         } else if is_scan && is_complete {
-            found.extend(named.iter().cloned());
-            let scanned = Scanned {
-                at: Instant::now(),
-                named,
-                groups: found,
-            };
-            let mut all = self.scanned.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert(mark, scanned);
+            self.scans.scanned(mark, named, found);
         }
         Ok(observation)
-    }
-
-    /// The groups to read, if all groups were read already while the Service named the same ones.
-    fn remembered(&self, mark: &EmployerMark, named: &BTreeSet<Group>) -> Option<BTreeSet<Group>> {
-        let all = self.scanned.lock().unwrap_or_else(PoisonError::into_inner);
-        let scanned = all
-            .get(mark)
-            .filter(|scanned| scanned.named == *named && scanned.at.elapsed() < RESCAN)?;
-        Some(scanned.groups.clone())
     }
 
     /// All groups of all load balancers of the namespace: the Service may have named other ones before. Returns whether
@@ -290,7 +187,7 @@ impl Writer {
         let mut is_complete = true;
         for id in self.settings.of_namespace(&service.namespace) {
             let default = Group::Default(id.to_owned());
-            match self.list(id).await {
+            match self.groups.list(id, WHILE_SCANNING).await {
                 Ok(list) => {
                     groups.extend(list.iter().cloned().map(Group::Virtual));
                     groups.insert(default);
@@ -314,9 +211,10 @@ impl Writer {
         mark: &EmployerMark,
         pods: &[Pod],
         group: &Group,
+        age: Duration,
     ) -> Result<Option<Vec<Registration>>, AdapterError> {
         let owner = self.owner(service, group).await?;
-        let servers = self.servers(group).await?;
+        let servers = self.groups.servers(group, age).await?;
         let Some(servers) = &*servers else {
             return Ok(None);
         };
@@ -395,49 +293,28 @@ impl Writer {
         }
     }
 
-    /// Remembers that a server is being added.
-    pub(crate) fn will_add(&self, mark: &EmployerMark, key: &MemberKey, pod: &PodId) {
-        let mut added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
-        added.retain(|_, (at, _)| at.elapsed() < BELIEVED);
-        added.insert((mark.clone(), key.clone()), (Instant::now(), pod.clone()));
-    }
-
-    /// The server was not added, or it was removed.
-    pub(crate) fn is_not_there(&self, mark: &EmployerMark, key: &MemberKey) {
-        let mut added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
-        added.remove(&(mark.clone(), key.clone()));
-    }
-
-    /// Whether a server may be there although it is not listed.
-    pub(crate) fn may_be_there(&self, mark: &EmployerMark, key: &MemberKey) -> bool {
-        let added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = added.get(&(mark.clone(), key.clone()));
-        entry.is_some_and(|(at, _)| at.elapsed() < BELIEVED)
-    }
-
+    /// Adds the servers that may be there although no group lists them.
     fn believe_added(
         &self,
         mark: &EmployerMark,
         readable: &BTreeSet<&str>,
         observation: &mut Observation,
     ) {
-        let added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
-        for ((owner, key), (at, pod)) in added.iter() {
-            let is_read = readable.contains(key.group.as_str());
+        for (key, pod) in self.added.in_groups(mark, readable) {
             let mut listed = observation.registrations.iter();
-            let is_listed = listed.any(|registration| registration.member.key == *key);
-            if owner == mark && is_read && !is_listed && at.elapsed() < BELIEVED {
-                observation.registrations.push(Registration {
-                    member: Member {
-                        key: key.clone(),
-                        pod: pod.clone(),
-                        weight: 0,
-                        attributes: BTreeMap::new(),
-                    },
-                    presence: Presence::Pending,
-                    connections: None,
-                });
+            if listed.any(|registration| registration.member.key == key) {
+                continue;
             }
+            observation.registrations.push(Registration {
+                member: Member {
+                    key,
+                    pod,
+                    weight: 0,
+                    attributes: BTreeMap::new(),
+                },
+                presence: Presence::Pending,
+                connections: None,
+            });
         }
     }
 }
@@ -469,4 +346,19 @@ fn unreadable(observation: &mut Observation, group: &Group, error: AdapterError)
     if !groups.iter().any(|(group, _)| *group == id) {
         groups.push((id, error));
     }
+}
+
+/// The error for a group that does not exist.
+pub(crate) fn no_group(group: &Group) -> AdapterError {
+    AdapterError::Permanent(format!("the group {} does not exist", group.id()))
+}
+
+fn no_target(port: &Port) -> AdapterError {
+    let port = match port.name.as_str() {
+        "" => port.number.to_string(),
+        name => name.to_owned(),
+    };
+    AdapterError::Permanent(format!(
+        "no container of the Pod declares the target port of the port {port:?} of the Service"
+    ))
 }

@@ -1,11 +1,8 @@
 //! Faults of the API: no fault takes a Pod off or opens its gate, and calls are bounded.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use serde_json::json;
 use testbed::slb_double::{Effect, Existing, Fault, Listener, SlbDouble};
 use traffic::{Adapter, AdapterError, Presence};
@@ -298,4 +295,51 @@ async fn outage_concludes_nothing_and_passes() {
     for pod in &pods {
         assert_eq!(presence(&adapter, &service, pod).await, Presence::Serving);
     }
+}
+
+#[tokio::test]
+async fn redirect_is_not_followed() {
+    let double = with_listener().await;
+    let other = SlbDouble::start().await;
+    let pods = pods(&double, 1);
+    let adapter = adapter(&double, "observe");
+    double.fault(Fault::new(Effect::Redirect(other.url())));
+    let error = adapter.observe(&service("web"), &pods).await.unwrap_err();
+    assert!(
+        matches!(&error, AdapterError::Permanent(text) if text.contains("307")),
+        "{error}"
+    );
+    assert!(other.calls().is_empty());
+}
+
+#[tokio::test]
+async fn huge_answer_is_not_read_to_its_end() {
+    let double = with_listener().await;
+    let pods = pods(&double, 1);
+    let adapter = adapter(&double, "observe");
+    double.fault(Fault::new(Effect::Huge(9 * 1024 * 1024)));
+    let error = adapter.observe(&service("web"), &pods).await.unwrap_err();
+    assert!(
+        matches!(&error, AdapterError::Transient(text) if text.contains("larger than")),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn only_trusted_certificates_are_accepted() {
+    let (double, certificate) = SlbDouble::start_tls().await;
+    double.state().add_load_balancer("lb-1");
+    let pods = pods(&double, 1);
+    let service = service("web");
+    let error = adapter(&double, "observe").observe(&service, &pods).await;
+    let AdapterError::Transient(text) = error.unwrap_err() else {
+        unreachable!()
+    };
+    assert!(text.contains("certificate"), "{text}");
+    assert!(double.calls().is_empty());
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), certificate).unwrap();
+    let trusting = adapter_with(&double, "observe", json!({ "caFile": file.path() }));
+    assert_eq!(registrations(&trusting, &service, &pods).await, []);
 }

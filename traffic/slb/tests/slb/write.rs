@@ -1,9 +1,6 @@
 //! The mode `write`, against the double of the API.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use serde_json::json;
 use testbed::slb_double::{Backend, Existing, Listener, SlbDouble};
 use traffic::{Adapter, AdapterError, Control, Presence};
@@ -227,7 +224,7 @@ async fn group_of_another_load_balancer_is_refused() {
     let observation = adapter.observe(&service, &pods).await.unwrap();
     assert_eq!(observation.unreadable_groups[0].0, "rsp-secret");
 
-    let mut other = common::service("web");
+    let mut other = crate::common::service("web");
     other
         .labels
         .insert(LOAD_BALANCER.to_owned(), "lb-2".to_owned());
@@ -245,16 +242,23 @@ async fn group_of_another_load_balancer_is_refused() {
 async fn new_pod_takes_over_an_address() {
     let double = double().await;
     let old = pods(&double, 1);
+    let moved = (
+        "10.0.0.1".to_owned(),
+        "eni-new".to_owned(),
+        "vpc-1".to_owned(),
+    );
     let new = [pod("new", "10.0.0.1")];
     let adapter = adapter(&double, "write");
     let service = service("web");
     register(&adapter, &service, &old).await;
-    // The network interface of the address may be another one now.
+    // The address is on another network interface now.
+    double.state().interfaces = vec![moved];
     let registration = registrations(&adapter, &service, &new).await.remove(0);
     assert_eq!(registration.member.pod.uid, old[0].id.uid);
     only(register(&adapter, &service, &new).await).unwrap();
     let registration = registrations(&adapter, &service, &new).await.remove(0);
     assert_eq!(registration.member.pod, new[0].id);
+    assert_eq!(double.backends("lb-1")[0].server_id, "eni-new");
     // A late removal of the old Pod does not take the new one off.
     let applied = deregister(&adapter, &service, &old).await;
     assert_eq!(only(applied), Ok(Presence::Absent));

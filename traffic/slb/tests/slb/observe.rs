@@ -1,12 +1,9 @@
 //! The mode `observe`, against the double of the API.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use serde_json::json;
 use testbed::slb_double::Listener;
 use traffic::{Adapter, AdapterError, Changes, Control, Presence};

@@ -1,11 +1,8 @@
 //! Credentials from files and from OIDC, against the double of the API.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use serde_json::{Value, json};
 use testbed::slb_double::{Effect, Fault, Listener, Role, SlbDouble};
 use traffic::{Adapter, AdapterError, Pod};
