@@ -1,6 +1,6 @@
 //! Where credentials come from, and when they are fetched again.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -8,14 +8,13 @@ use tokio::time::Instant;
 use traffic::AdapterError;
 
 use crate::oidc::Oidc;
-use crate::secret::{Credentials, Secret};
+use crate::secret::{Credentials, Fetched};
+use crate::secret_file::read;
 
 /// How long files are not read again.
 const FILES: Duration = Duration::from_secs(5);
 /// Pause after credentials could not be fetched, or were refused although they were new.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Largest file.
-const LARGEST: usize = 64 * 1024;
 
 /// Where credentials come from.
 pub(crate) enum Source {
@@ -32,15 +31,6 @@ pub(crate) enum Source {
     /// Prepared results.
     #[cfg(test)]
     Prepared(tests::Prepared),
-}
-
-/// Credentials with their times.
-pub(crate) struct Fetched {
-    pub credentials: Credentials,
-    /// When to fetch them again; `None`: never.
-    pub renew_at: Option<Instant>,
-    /// When they end. Until then they are used if new ones can't be fetched.
-    pub dead_at: Option<Instant>,
 }
 
 /// Keeps credentials and fetches them again in time. Only one fetch is under way.
@@ -172,33 +162,6 @@ impl Source {
     }
 }
 
-/// Reads a file without the white space around its text.
-///
-/// # Errors
-/// [`AdapterError::Transient`], since a file may be missing while it is replaced.
-pub(crate) async fn read(field: &str, path: &Path) -> Result<Secret, AdapterError> {
-    let failed = |reason: &str| {
-        let path = path.display();
-        AdapterError::Transient(format!("{field}: can't use the file {path}: {reason}"))
-    };
-    let text = tokio::fs::read(path)
-        .await
-        .map_err(|error| failed(&error.to_string()))?;
-    if text.len() > LARGEST {
-        return Err(failed("it is larger than 64 KiB"));
-    }
-    // A header can't have other characters, and the reason must not quote them.
-    let text = String::from_utf8(text).map_err(|_| failed("it is not a text"))?;
-    let text = text.trim();
-    match text {
-        "" => Err(failed("it is empty")),
-        text if !text.bytes().all(|b| b.is_ascii_graphic()) => {
-            Err(failed("it has white space or other characters inside"))
-        }
-        text => Ok(Secret::new(text.to_owned())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -206,6 +169,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::secret::Secret;
 
     /// Results of fetches: the name of a key that lives for 30 minutes and is renewed after 20 minutes, or a failure.
     pub(crate) struct Prepared(Mutex<VecDeque<Option<&'static str>>>);
@@ -279,19 +243,5 @@ mod tests {
         assert!(!store.refused(&new).await);
         tokio::time::advance(PAUSE).await;
         assert!(store.refused(&new).await);
-    }
-
-    #[tokio::test]
-    async fn file_with_other_characters_is_refused_without_its_text() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "two words").unwrap();
-        let error = read("credentials.x", file.path()).await.unwrap_err();
-        let text = error.to_string();
-        assert!(
-            text.starts_with("credentials.x") && !text.contains("words"),
-            "{text}"
-        );
-        std::fs::write(file.path(), vec![b'a'; LARGEST + 1]).unwrap();
-        read("credentials.x", file.path()).await.unwrap_err();
     }
 }

@@ -5,6 +5,12 @@
 //! in VServer groups, drains them with weight 0, and removes them. [`Settings`] is its configuration, and
 //! [`SlbAdapter`] the adapter.
 //!
+//! The caller needs these permissions. In the mode `observe`: `slb:DescribeHealthStatus` and
+//! `slb:DescribeLoadBalancerListeners`. In the mode `write` in addition: `slb:DescribeLoadBalancerAttribute`,
+//! `slb:DescribeVServerGroups`, `slb:DescribeVServerGroupAttribute`, `slb:AddBackendServers`, `slb:SetBackendServers`,
+//! `slb:RemoveBackendServers`, `slb:AddVServerGroupBackendServers`, `slb:SetVServerGroupAttribute`,
+//! `slb:RemoveVServerGroupBackendServers` and `ecs:DescribeNetworkInterfaces`.
+//!
 //! Facts about the API come from its public reference. Where the reference is silent, the item says so.
 
 mod adapter;
@@ -27,6 +33,7 @@ mod pace;
 mod reads;
 mod scans;
 mod secret;
+mod secret_file;
 mod service;
 mod settings;
 mod signature;

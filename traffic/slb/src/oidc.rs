@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use traffic::AdapterError;
 
-use crate::credentials::{Fetched, read};
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, cut};
 use crate::http::{Http, Post};
-use crate::secret::{Credentials, Secret};
+use crate::secret::{Credentials, Fetched, Secret};
+use crate::secret_file::read;
 use crate::signature::query;
 use crate::wire::RoleBody;
 

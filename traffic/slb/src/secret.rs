@@ -1,4 +1,6 @@
-//! Texts that must not be shown.
+//! Texts that must not be shown, and the credentials that they make up.
+
+use tokio::time::Instant;
 
 /// A text that `Debug` does not show: part of a credential.
 #[derive(Clone, PartialEq, Eq)]
@@ -51,6 +53,15 @@ impl Credentials {
         }
         text
     }
+}
+
+/// Credentials with their times.
+pub(crate) struct Fetched {
+    pub credentials: Credentials,
+    /// When to fetch them again; `None`: never.
+    pub renew_at: Option<Instant>,
+    /// When they end. Until then they are used if new ones can't be fetched.
+    pub dead_at: Option<Instant>,
 }
 
 #[cfg(test)]
