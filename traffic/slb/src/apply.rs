@@ -153,6 +153,8 @@ impl Run<'_> {
                 }
             }
             let servers: Vec<_> = batch.iter().map(|item| item.server.clone()).collect();
+            // Before the call, since this future may be dropped during the call.
+            self.writer.groups.changed(self.group);
             match self.writer.client.write(write, self.group, &servers).await {
                 Ok(listed) => self.succeeded(write, &batch, &listed),
                 // Nothing is known of these servers; they are left out.

@@ -49,6 +49,11 @@ impl Groups {
         self.servers.read(group, age, read).await
     }
 
+    /// A group may have been changed.
+    pub(crate) fn changed(&self, group: &Group) {
+        self.servers.outdate(group);
+    }
+
     /// The VServer groups of a load balancer, at most of this age.
     pub(crate) async fn list(
         &self,

@@ -153,7 +153,8 @@ mod tests {
     #[test]
     fn rows_alone_decide_without_listeners() {
         assert_eq!(observed(&[&row(80, "normal")], &[]), Presence::Serving);
-        assert_eq!(observed(&[&row(80, "abnormal")], &[]), Presence::Pending);
+        let mixed = [&row(80, "normal"), &row(81, "abnormal")];
+        assert_eq!(observed(&mixed, &[]), Presence::Pending);
     }
 
     #[test]

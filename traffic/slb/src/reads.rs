@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ pub(crate) struct Reads<K, T> {
 struct Slot<T> {
     /// Number of questions so far.
     questions: AtomicU64,
+    /// Whether something was written since the last read began.
+    is_outdated: AtomicBool,
     last: tokio::sync::Mutex<Option<Last<T>>>,
 }
 
@@ -60,13 +62,17 @@ impl<K: Eq + Hash + Clone, T> Reads<K, T> {
         // The lock is fair. If this future is dropped, the next question reads.
         let mut last = slot.last.lock().await;
         if let Some(last) = &*last {
-            let is_young = age > Duration::ZERO && last.at.elapsed() <= age && last.result.is_ok();
+            let is_young = age > Duration::ZERO
+                && last.at.elapsed() <= age
+                && last.result.is_ok()
+                && !slot.is_outdated.load(Ordering::SeqCst);
             if last.answers >= question || is_young {
                 return last.result.clone();
             }
             tokio::time::sleep_until(last.at + self.spacing).await;
         }
         let answers = slot.questions.load(Ordering::SeqCst);
+        slot.is_outdated.store(false, Ordering::SeqCst);
         let at = Instant::now();
         let result = fetch().await.map(Arc::new);
         *last = Some(Last {
@@ -77,6 +83,11 @@ impl<K: Eq + Hash + Clone, T> Reads<K, T> {
         result
     }
 
+    /// Something was written: no question from now on gets the answer of an earlier read.
+    pub(crate) fn outdate(&self, key: &K) {
+        self.slot(key).is_outdated.store(true, Ordering::SeqCst);
+    }
+
     fn slot(&self, key: &K) -> Arc<Slot<T>> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() > MANY {
@@ -85,6 +96,7 @@ impl<K: Eq + Hash + Clone, T> Reads<K, T> {
         let slot = slots.entry(key.clone()).or_insert_with(|| {
             Arc::new(Slot {
                 questions: AtomicU64::new(0),
+                is_outdated: AtomicBool::new(false),
                 last: tokio::sync::Mutex::new(None),
             })
         });
@@ -145,6 +157,17 @@ mod tests {
         assert_eq!((early, late), (1, 2));
         assert_eq!(counted.ask(Duration::from_secs(5)).await, 2);
         assert_eq!(counted.ask(Duration::ZERO).await, 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn read_before_a_write_does_not_answer() {
+        let counted = Counted::new();
+        let age = Duration::from_secs(60);
+        assert_eq!(counted.ask(age).await, 1);
+        assert_eq!(counted.ask(age).await, 1);
+        counted.reads.outdate(&"key");
+        assert_eq!(counted.ask(age).await, 2);
+        assert_eq!(counted.ask(age).await, 2);
     }
 
     #[tokio::test(start_paused = true)]

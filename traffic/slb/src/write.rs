@@ -145,7 +145,7 @@ impl Writer {
         };
         let (mut found, mut readable) = (BTreeSet::new(), BTreeSet::new());
         for group in &groups {
-            let age = match is_scan && !named.contains(group) {
+            let age = match is_scan && !service.deleting && !named.contains(group) {
                 true => WHILE_SCANNING,
                 false => Duration::ZERO,
             };

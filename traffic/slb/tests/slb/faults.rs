@@ -54,6 +54,24 @@ async fn throttled_write_is_an_error_of_each_member() {
 }
 
 #[tokio::test]
+async fn refusal_of_the_caller_stops_later_calls() {
+    let double = with_listener().await;
+    let pods = pods(&double, 45);
+    let adapter = adapter(&double, "write");
+    let forbidden = Effect::Refuse(403, "Forbidden.RAM".to_owned());
+    double.fault(Fault::new(forbidden).on("AddBackendServers"));
+    let applied = register(&adapter, &service("web"), &pods).await;
+    let (errors, good) = split(&applied);
+    assert_eq!((errors.len(), good), (45, 0));
+    assert!(
+        errors
+            .iter()
+            .all(|(_, text)| text.contains("Forbidden.RAM"))
+    );
+    assert_eq!(double.count("AddBackendServers"), 1);
+}
+
+#[tokio::test]
 async fn passing_errors_are_transient_and_say_the_code() {
     let double = with_listener().await;
     let pods = pods(&double, 1);

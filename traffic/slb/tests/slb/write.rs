@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use serde_json::json;
-use testbed::slb_double::{Backend, Existing, Listener, SlbDouble};
+use testbed::slb_double::{Backend, Effect, Existing, Fault, Listener, SlbDouble};
 use traffic::{Adapter, AdapterError, Control, Presence};
 use traffic_slb::{LOAD_BALANCER, WEIGHT};
 
@@ -313,6 +313,42 @@ async fn deleted_service_still_finds_its_members() {
     service.labels.clear();
     let found = registrations(&adapter, &service, &[]).await;
     assert_eq!(found.len(), 1);
+    // The member is read, and not only believed to be there.
+    assert_eq!(found[0].member.weight, 100);
+}
+
+#[tokio::test]
+async fn members_are_found_at_once_when_the_service_names_another_group() {
+    let double = double().await;
+    double.state().add_group("lb-1", "rsp-a");
+    double.state().add_group("lb-1", "rsp-b");
+    let pods = pods(&double, 1);
+    let adapter = adapter(&double, "write");
+    let before = service_with_groups("web", "rsp-a:http");
+    registrations(&adapter, &before, &pods).await;
+    register(&adapter, &before, &pods).await;
+    let after = service_with_groups("web", "rsp-b:http");
+    let found = registrations(&adapter, &after, &pods).await;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].member.key.group, "rsp-a");
+    assert_eq!(found[0].member.weight, 100);
+}
+
+#[tokio::test]
+async fn new_pod_waits_until_the_old_server_is_removed() {
+    let double = double().await;
+    let old = pods(&double, 1);
+    let new = [pod("new", "10.0.0.1")];
+    let adapter = adapter(&double, "write");
+    let service = service("web");
+    register(&adapter, &service, &old).await;
+    let before = double.backends("lb-1");
+    let refuse = Effect::Refuse(400, "InvalidParameter".to_owned());
+    double.fault(Fault::new(refuse).on("RemoveBackendServers"));
+    let error = only(register(&adapter, &service, &new).await).unwrap_err();
+    assert!(matches!(error, AdapterError::Permanent(_)), "{error}");
+    assert_eq!(double.count("AddBackendServers"), 1);
+    assert_eq!(double.backends("lb-1"), before);
 }
 
 #[tokio::test]
@@ -447,4 +483,16 @@ async fn group_that_is_gone_has_no_members() {
     only(register(&adapter, &service, &pods).await).unwrap_err();
     let applied = deregister(&adapter, &service, &pods).await;
     assert_eq!(only(applied), Ok(Presence::Absent));
+}
+
+#[tokio::test]
+async fn services_of_a_namespace_share_the_first_look() {
+    let double = double().await;
+    double.state().add_group("lb-1", "rsp-other");
+    let adapter = adapter(&double, "write");
+    for name in ["web", "api", "mail"] {
+        assert_eq!(registrations(&adapter, &service(name), &[]).await, []);
+    }
+    assert_eq!(double.count("DescribeVServerGroups"), 1);
+    assert_eq!(double.count("DescribeVServerGroupAttribute"), 1);
 }
