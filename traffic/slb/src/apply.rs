@@ -148,8 +148,7 @@ impl Run<'_> {
             }
             if write == Write::Add {
                 for item in &batch {
-                    let pod = &item.member.pod;
-                    self.writer.added.will_add(self.mark, &item.member.key, pod);
+                    self.writer.added.will_add(self.mark, item.member);
                 }
             }
             let servers: Vec<_> = batch.iter().map(|item| item.server.clone()).collect();
@@ -160,7 +159,7 @@ impl Run<'_> {
                 // Nothing is known of these servers; they are left out.
                 Err(failure) if failure.is_lost() => self.stopped = Some(failure.into_error()),
                 Err(failure) => {
-                    self.not_added(write, &batch);
+                    self.not_added(write, &batch, &failure);
                     if !failure.may_concern_one_server() {
                         self.stopped = Some(failure.clone().into_error());
                     } else if batch.len() > 1 && self.splits > 0 {
@@ -195,12 +194,17 @@ impl Run<'_> {
                     item.server.server_ip
                 ))),
             };
+            if write == Write::Add && result.is_ok() {
+                self.writer.added.was_added(self.mark, item.member);
+            }
             self.applied.insert(item.member.key.clone(), result);
         }
     }
 
-    fn not_added(&self, write: Write, batch: &[Item<'_>]) {
-        if write == Write::Add {
+    /// A refusal that is not final may come after the effect.
+    fn not_added(&self, write: Write, batch: &[Item<'_>], failure: &Failure) {
+        let error = failure.clone().into_error();
+        if write == Write::Add && !matches!(error, AdapterError::Transient(_)) {
             for item in batch {
                 self.writer.added.is_not_there(self.mark, &item.member.key);
             }

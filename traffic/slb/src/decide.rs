@@ -98,7 +98,7 @@ impl<'a, 'b> Decision<'a, 'b> {
     }
 
     fn register(&mut self, member: &'a Member) {
-        let Some(description) = self.mark.description(&member.pod.uid) else {
+        let Some(description) = self.mark.description(&member.pod) else {
             let text = "the UID of the Pod can't be part of the description of a server";
             return self.result(member, Err(AdapterError::Permanent(text.to_owned())));
         };
@@ -116,7 +116,7 @@ impl<'a, 'b> Decision<'a, 'b> {
                 let error = self.foreign(member, server);
                 self.result(member, Err(error));
             }
-            Some((old, Owner::Own(uid))) if uid == member.pod.uid => {
+            Some((old, Owner::Own(pod))) if pod.uid == member.pod.uid => {
                 if old.weight == member.weight {
                     return self.result(member, Ok(then));
                 }
@@ -162,7 +162,9 @@ impl<'a, 'b> Decision<'a, 'b> {
                 None
             }
             // The address has a new Pod, which stays.
-            Some((_, Owner::Own(uid))) if !member.pod.uid.is_empty() && uid != member.pod.uid => {
+            Some((_, Owner::Own(pod)))
+                if !member.pod.uid.is_empty() && pod.uid != member.pod.uid =>
+            {
                 self.result(member, Ok(Presence::Absent));
                 None
             }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use traffic::{
-    AdapterError, Employer, Member, MemberKey, Observation, Pod, PodId, Presence, Registration,
+    AdapterError, Employer, Member, MemberKey, Observation, Pod, Presence, Registration,
 };
 
 use crate::added::Added;
@@ -221,20 +221,21 @@ impl Writer {
         let mut registrations = Vec::new();
         let mut open = Vec::new();
         for server in servers {
-            let (Some(key), Owner::Own(uid)) =
+            let (Some(key), Owner::Own(mut id)) =
                 (key(group, server), mark.owner(&server.description))
             else {
                 continue;
             };
+            if let Some(pod) = pods.iter().find(|pod| pod.id.uid == id.uid) {
+                id = pod.id.clone();
+            }
             if server.weight > 0 {
                 open.push(registrations.len());
             }
-            let name = pods.iter().find(|pod| pod.id.uid == uid);
-            let name = name.map(|pod| pod.id.name.clone()).unwrap_or_default();
             registrations.push(Registration {
                 member: Member {
                     key,
-                    pod: PodId { uid, name },
+                    pod: id,
                     weight: server.weight,
                     attributes: BTreeMap::new(),
                 },
@@ -300,18 +301,13 @@ impl Writer {
         readable: &BTreeSet<&str>,
         observation: &mut Observation,
     ) {
-        for (key, pod) in self.added.in_groups(mark, readable) {
+        for member in self.added.in_groups(mark, readable) {
             let mut listed = observation.registrations.iter();
-            if listed.any(|registration| registration.member.key == key) {
+            if listed.any(|registration| registration.member.key == member.key) {
                 continue;
             }
             observation.registrations.push(Registration {
-                member: Member {
-                    key,
-                    pod,
-                    weight: 0,
-                    attributes: BTreeMap::new(),
-                },
+                member,
                 presence: Presence::Pending,
                 connections: None,
             });
