@@ -2,18 +2,8 @@
 
 use std::process::ExitCode;
 
-use operating::cli;
+use operating::cli::adapter_types::AdapterTypes;
 
 fn main() -> ExitCode {
-    let args = cli::args::parse(std::env::args_os().collect());
-    let done = tokio::runtime::Runtime::new()
-        .map_err(Into::into)
-        .and_then(|runtime| runtime.block_on(cli::run(args)));
-    match done {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    operating::cli::main_with(&AdapterTypes::built_in())
 }

@@ -16,6 +16,7 @@ use crate::cluster::objects::ObjectCaches;
 use crate::cluster::owner_sizes::LiveOwners;
 use crate::cluster::presence::ObjectLookup;
 use crate::cluster::rule_store::RuleStore;
+use crate::cluster::traffic::Traffic;
 use crate::domain::lifecycle::restarts::WriteTime;
 use crate::domain::pod::Pod;
 use crate::domain::rules::webhook::EndpointNetworks;
@@ -59,6 +60,8 @@ pub struct AdmissionContext {
     pub index: Arc<Index>,
     /// Caches of the objects that belong to CollaSets.
     pub objects: Arc<ObjectCaches>,
+    /// The objects whose traffic is managed.
+    pub traffic: Arc<Traffic>,
     /// PodDisruptionBudgets, which can also refuse an eviction.
     pub disruption_budgets: Arc<DisruptionBudgets>,
     /// Looks up whether owners of Pods exist that no cache holds.
@@ -135,6 +138,7 @@ impl AdmissionContext {
             identity: Identity::default(),
             index,
             objects: Arc::default(),
+            traffic: Arc::default(),
             disruption_budgets: Arc::default(),
             ledgers: Ledgers::new(store),
             settings: AdmissionSettings {

@@ -78,6 +78,31 @@ pub const REVISION_COLLISION: &str = "controller.kubernetes.io/collision";
 
 /// JSON `{"expectedFinalizers":{"<Kind>/<ns>/<name>":"<finalizer>"}}`. Written by cooperators, read by the lifecycle.
 pub const AVAILABLE_CONDITIONS: &str = "pod.kusionstack.io/available-conditions";
+/// Prefix of all labels, annotations and finalizers of ResourceConsist on employers.
+pub const CONSIST_PREFIX: &str = "resource-consist.kusionstack.io/";
+/// Finalizer on an employer, such as a Service: its members have to be removed from the load balancer, and its marks from
+/// Pods, before it goes. Written and removed by ResourceConsist.
+pub const CLEAN_FINALIZER: &str = "resource-consist.kusionstack.io/clean-finalizer";
+/// Prefix of the same finalizer in the form of earlier versions of Kuperator, before the name of the employer. Replaced
+/// by [`CLEAN_FINALIZER`].
+pub const OLD_CLEAN_FINALIZER_PREFIX: &str = "resource-consist.kusionstack.io/clean-";
+/// Annotations on an employer in which Kuperator records names of Pods. Removed by ResourceConsist, which finds these
+/// Pods by their marks.
+pub const CONSIST_RECORDS: [&str; 2] = [
+    "resource-consist.kusionstack.io/employees-expected-finalizer-added",
+    "resource-consist.kusionstack.io/employees-lifecycle-finalizer-recorded",
+];
+/// Annotation on an employer: name of the adapter that manages its traffic. Written by users.
+pub const CONSIST_ADAPTER: &str = "resource-consist.kusionstack.io/adapter";
+/// Annotation on an employer: name of the adapter that may have registered members for it. Written and removed by
+/// ResourceConsist.
+pub const CONSIST_ADAPTER_IN_USE: &str = "resource-consist.kusionstack.io/adapter-in-use";
+/// Annotation on an employer: seconds for which a Pod stays protected after new requests have stopped. Written by users.
+pub const CONSIST_DRAIN_SECONDS: &str = "resource-consist.kusionstack.io/drain-seconds";
+/// Annotation on an employer: counts of its members and what they wait for, JSON. Written by ResourceConsist.
+pub const CONSIST_STATUS: &str = "resource-consist.kusionstack.io/status";
+/// Condition on a Service: whether the members of its load balancer are as its Pods need. Written by ResourceConsist.
+pub const CONSIST_CONDITION: &str = "resource-consist.kusionstack.io/Consistent";
 /// JSON `{"skipRules":["<rule name>"]}`. Written by users, read by rule evaluation.
 pub const SKIP_RULE_CONDITIONS: &str = "podtransitionrule.kusionstack.io/skip-rule-conditions";
 /// Reason for which a disruption of the Pod may exceed a budget. It must not be empty, and has an effect only

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use http::{Request, Response, StatusCode};
@@ -16,6 +17,7 @@ use super::serve::metrics::{self, MetricsCollector};
 use crate::admission::denial_counts::DenialCounts;
 use crate::cluster::caches::Caches;
 use crate::cluster::rule_store::RuleStore;
+use crate::cluster::traffic::counters::TrafficCounters;
 use crate::cluster::watch::CatchUpSignal;
 use crate::cluster::watches;
 use crate::controllers::ControllerStats;
@@ -178,6 +180,10 @@ fn example_exposition() -> anyhow::Result<String> {
         clock: std::time::Instant::now,
     };
     metrics::register_metrics_collector(&exposition, collector);
+    let counters = TrafficCounters::default();
+    counters.count_call("endpoints", "observe", "ok");
+    counters.observe_drained("endpoints", Duration::ZERO);
+    exposition.register(|registry| counters.register(registry));
     Ok(exposition.encode()?)
 }
 

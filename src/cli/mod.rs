@@ -1,5 +1,6 @@
 //! The `operating` command.
 
+pub mod adapter_types;
 pub mod args;
 pub(crate) mod connect;
 pub(crate) mod docs;
@@ -16,15 +17,17 @@ pub mod why;
 
 use std::process::ExitCode;
 
+use adapter_types::AdapterTypes;
 use args::{Cli, Command, ReadCommand};
 
-/// Runs the command and returns the exit code. The chain of the error is written for the user.
-pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+/// Runs the command and returns the exit code. The chain of the error is written for the user. `types` are the types of
+/// adapters that the configuration of ResourceConsist can name.
+pub async fn run(cli: Cli, types: &AdapterTypes) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Read(ReadCommand::Why(args)) => why::run_why(args).await,
         Command::Read(ReadCommand::Budget(args)) => why::run_budget(args).await,
         Command::Read(ReadCommand::Explain(args)) => return explain::command(args).await,
-        Command::Serve(args) => serve::serve(*args).await,
+        Command::Serve(args) => serve::serve(*args, types).await,
         Command::Install(args) => install::command(args).await,
         Command::Uninstall(args) => uninstall::command(args).await,
         Command::Crds => output::write_stdout(&print::print_crds()?),
@@ -32,4 +35,19 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Docs => output::write_stdout(&docs::cli_markdown()),
     }
     .map(|()| ExitCode::SUCCESS)
+}
+
+/// The whole program, for a binary that adds types of adapters.
+pub fn main_with(types: &AdapterTypes) -> ExitCode {
+    let args = args::parse(std::env::args_os().collect());
+    let done = tokio::runtime::Runtime::new()
+        .map_err(Into::into)
+        .and_then(|runtime| runtime.block_on(run(args, types)));
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

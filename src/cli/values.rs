@@ -26,13 +26,15 @@ pub enum FeatureGate {
     /// `GraceDeleteWebhook`.
     GraceDelete(bool),
     CollaSets(bool),
+    /// `ResourceConsist`.
+    ResourceConsist(bool),
     /// No gate: the value is empty, or a gate of Kuperator that Operating does not have is off.
     None,
 }
 
 /// Parses `Name=true` or `Name=false`. Gates that Kuperator also has keep their names (contract 2.6).
 pub fn feature_gate(text: &str) -> Result<FeatureGate, String> {
-    let remedy = "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook or CollaSets";
+    let remedy = "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook, CollaSets or ResourceConsist";
     if text.trim().is_empty() {
         return Ok(FeatureGate::None);
     }
@@ -45,6 +47,7 @@ pub fn feature_gate(text: &str) -> Result<FeatureGate, String> {
     match (name.trim(), on) {
         ("GraceDeleteWebhook", on) => Ok(FeatureGate::GraceDelete(on)),
         ("CollaSets", on) => Ok(FeatureGate::CollaSets(on)),
+        ("ResourceConsist", on) => Ok(FeatureGate::ResourceConsist(on)),
         ("AlibabaCloudSlb", false) => Ok(FeatureGate::None),
         (name, _) => Err(format!("there is no feature {name:?} here; {remedy}")),
     }
@@ -151,7 +154,7 @@ mod tests {
         ] {
             assert!(
                 feature_gate(bad).unwrap_err().ends_with(
-                    "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook or CollaSets"
+                    "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook, CollaSets or ResourceConsist"
                 ),
                 "{bad}"
             );

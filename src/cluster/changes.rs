@@ -2,6 +2,7 @@
 
 use tokio::sync::broadcast;
 
+use crate::domain::traffic::names::EmployerName;
 use crate::ledger::store::Uid;
 
 /// How many changes a slow listener may be behind. A listener that is further behind misses changes, and must look at
@@ -28,6 +29,8 @@ pub enum Change {
     PodDecoration(String, String),
     /// An OperationJob changed: namespace and name.
     OperationJob(String, String),
+    /// An employer of ResourceConsist changed, or what its adapter is told of.
+    Employer(EmployerName),
     /// A webhook configuration of the server changed.
     Registration,
 }

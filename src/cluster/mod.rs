@@ -29,6 +29,7 @@ pub mod rule_store;
 pub(crate) mod scale_in;
 pub(crate) mod selection;
 pub(crate) mod tally;
+pub mod traffic;
 pub mod watch;
 pub(crate) mod watch_health;
 pub mod watch_trust;

@@ -15,6 +15,7 @@ use crate::cluster::objects::ObjectCaches;
 use crate::cluster::owner_sizes::LiveOwners;
 use crate::cluster::rule_store::RuleStore;
 use crate::cluster::scale_in::BegunPods;
+use crate::cluster::traffic::Traffic;
 use crate::cluster::watch_health::WatchRegistry;
 use crate::cluster::webhook_registration::WebhookRegistration;
 use crate::domain::operationjob::restart::settings::RestartMethod;
@@ -69,6 +70,8 @@ pub struct ControllerContext {
     pub blocked_lifecycles: Arc<PodWriteFailures>,
     /// Calls to the endpoints of webhook rules.
     pub endpoint_caller: Arc<EndpointCaller>,
+    /// The adapters of ResourceConsist, and the objects whose traffic they manage.
+    pub traffic: Arc<Traffic>,
     /// Whether CollaSets, PodDecorations and OperationJobs are reconciled (feature gate `CollaSets`).
     pub collasets: bool,
     /// How OperationJobs restart containers if the job does not say it.
@@ -107,6 +110,7 @@ impl ControllerContext {
             begun_pods: Arc::default(),
             blocked_lifecycles: Arc::default(),
             endpoint_caller: Arc::default(),
+            traffic: Arc::default(),
             collasets: true,
             restart_method: RestartMethod::default(),
             grace_delete: false,

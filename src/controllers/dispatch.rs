@@ -7,12 +7,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::decoration_board::DecorationBoard;
+use super::traffic::WatchedPods;
 use super::wait_queue::WaitQueue;
 use super::{ControllerContext, Queues};
 use crate::api::keys;
 use crate::cluster::changes::Change;
 use crate::cluster::index::Index;
 use crate::domain::collaset;
+use crate::domain::traffic::pod_marks;
 use crate::ledger::store::Uid;
 
 /// Fills the queues until `stop`: first with all objects, then with each change.
@@ -21,6 +23,7 @@ pub async fn run_dispatcher(
     queues: Arc<Queues>,
     wait_queue: Arc<WaitQueue>,
     board: Arc<DecorationBoard>,
+    watched: Arc<WatchedPods>,
     stop: CancellationToken,
 ) {
     let index = &context.index;
@@ -33,6 +36,7 @@ pub async fn run_dispatcher(
         match change {
             Ok(change) => {
                 mark_wait_queue_changed(&wait_queue, &change); // before the change causes a run
+                enqueue_employers_of(&context, &queues, &watched, &change);
                 enqueue_change(&context, &queues, change);
             }
             Err(RecvError::Lagged(missed)) => {
@@ -73,6 +77,17 @@ fn enqueue_all(context: &ControllerContext, queues: &Queues, board: &DecorationB
     for job in objects.jobs.all_names() {
         queues.jobs.add(job);
     }
+    for employer in context.traffic.employers.all_names() {
+        queues.traffic.add(employer);
+    }
+    // An employer may be gone whose marks are still on Pods.
+    for namespace in state.namespaces().map(|(_, namespace)| namespace) {
+        for pod in namespace.pods.values() {
+            for employer in pod_marks::expecting_employers(pod) {
+                queues.traffic.add(employer);
+            }
+        }
+    }
 }
 
 fn enqueue_change(context: &ControllerContext, queues: &Queues, change: Change) {
@@ -96,6 +111,7 @@ fn enqueue_change(context: &ControllerContext, queues: &Queues, change: Change) 
         Change::CollaSetWritten(namespace) => enqueue_decorations(context, queues, &namespace),
         Change::PodDecoration(namespace, name) => queues.decorations.add((namespace, name)),
         Change::OperationJob(namespace, name) => queues.jobs.add((namespace, name)),
+        Change::Employer(name) => queues.traffic.add(name),
         Change::Registration => enqueue_all_rules(index, queues),
         Change::Namespace(namespace) => {
             enqueue_rules(index, queues, &namespace); // the status says whether it is enforced
@@ -115,6 +131,7 @@ fn mark_wait_queue_changed(wait_queue: &WaitQueue, change: &Change) {
         | Change::CollaSetWritten(_)
         | Change::PodDecoration(..)
         | Change::OperationJob(..)
+        | Change::Employer(_)
         | Change::Registration => {}
     }
 }
@@ -122,6 +139,31 @@ fn mark_wait_queue_changed(wait_queue: &WaitQueue, change: &Change) {
 fn enqueue_pod(queues: &Queues, namespace: &str, uid: &Uid) {
     queues.lifecycle.add((namespace.to_owned(), uid.clone()));
     queues.poddeletion.add((namespace.to_owned(), uid.clone()));
+}
+
+/// Enqueues the employers that a change of a Pod concerns: those that select it, those that have marked it, and those
+/// that knew it before.
+fn enqueue_employers_of(
+    context: &ControllerContext,
+    queues: &Queues,
+    watched: &WatchedPods,
+    change: &Change,
+) {
+    let Change::Pod(namespace, uid) = change else {
+        return;
+    };
+    for employer in watched.employers_of(uid) {
+        queues.traffic.add(employer);
+    }
+    let pod = context.index.read_state().pod(namespace, uid).cloned();
+    if let Some(pod) = pod {
+        for employer in context.traffic.employers.selecting(namespace, &pod) {
+            queues.traffic.add(employer.name.clone());
+        }
+        for employer in pod_marks::expecting_employers(&pod) {
+            queues.traffic.add(employer);
+        }
+    }
 }
 
 /// Enqueues the CollaSets that include a Pod without a controller, or may adopt it.

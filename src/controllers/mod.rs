@@ -21,6 +21,7 @@ pub(crate) mod rules;
 mod run_pace;
 mod status_patch;
 mod step_writes;
+mod traffic;
 mod wait_events;
 mod wait_queue;
 mod written_versions;
@@ -52,6 +53,7 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
         collasets: collaset_queue,
         decorations: decoration_queue,
         jobs: job_queue,
+        traffic: traffic_queue,
         namespaces: namespace_queue,
     } = &*queues;
     let wait_queue = wait_queue::WaitQueue::new(&context, &queues, &stop);
@@ -66,6 +68,8 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
         Arc::clone(&queues),
     );
     let jobs = operationjob::OperationJobController::new(Arc::clone(&context));
+    let watched = Arc::<traffic::WatchedPods>::default();
+    let traffic = traffic::TrafficController::new(Arc::clone(&context), Arc::clone(&watched));
     let deletion = context.clone();
     let namespaces = namespaces::NamespaceController::new(Arc::clone(&context));
     let start = Arc::clone(&rules);
@@ -77,6 +81,7 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
             Arc::clone(&queues),
             wait_queue,
             board,
+            watched,
             stop.clone()
         ),
         Arc::clone(lifecycle_queue).run_workers(16, ends.clone(), move |key| {
@@ -105,6 +110,11 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
             let jobs = Arc::clone(&jobs);
             let span = error_span!("operationjob", namespace = %name.0, name = %name.1);
             async move { jobs.reconcile(name).await }.instrument(span)
+        }),
+        Arc::clone(traffic_queue).run_workers(8, ends.clone(), move |name| {
+            let traffic = Arc::clone(&traffic);
+            let span = error_span!("traffic", employer = %name.key());
+            async move { traffic.reconcile(name).await }.instrument(span)
         }),
         Arc::clone(namespace_queue).run_workers(2, ends.clone(), move |key| {
             let namespaces = Arc::clone(&namespaces);

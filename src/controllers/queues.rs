@@ -7,6 +7,13 @@ use parking_lot::Mutex;
 
 use super::{CollaSetName, DecorationName, JobName, PodKey, RuleObjectName};
 use crate::cluster::work_queue::{QueueCounters, QueueKey, WorkQueue};
+use crate::domain::traffic::names::EmployerName;
+
+impl QueueKey for EmployerName {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+}
 
 /// Declares the controllers: the name of each, and the key of its queue.
 macro_rules! controllers {
@@ -61,6 +68,8 @@ controllers! {
     decorations: DecorationName,
     /// OperationJobs.
     jobs: JobName,
+    /// Employers of ResourceConsist.
+    traffic: EmployerName,
     /// Namespaces.
     namespaces: String,
 }
@@ -122,7 +131,7 @@ mod tests {
         let queues = work.begin_term();
         queues.namespaces.add("shop".to_owned());
         assert_eq!(depth(&work), 1);
-        assert_eq!(work.controller_figures()[6].depth, 1);
+        assert_eq!(work.controller_figures()[7].depth, 1);
         work.end_term();
         assert_eq!(depth(&work), 0);
     }

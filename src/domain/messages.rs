@@ -22,6 +22,18 @@ pub fn format_ago(since: Timestamp, now: Timestamp) -> String {
     format_age(now.duration_since(since).as_secs())
 }
 
+/// The text, cut to at most `bytes` bytes. A cut text ends with an ellipsis.
+pub fn shorten(text: &str, bytes: usize) -> String {
+    const ELLIPSIS: char = '…';
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(bytes.saturating_sub(ELLIPSIS.len_utf8()));
+    let mut short = text.get(..end).unwrap_or_default().trim_end().to_owned();
+    short.push(ELLIPSIS);
+    short
+}
+
 /// The first `max` names: `a, b and 3 more`.
 pub fn list_names(names: &[&str], max: usize) -> String {
     let (listed, others) = names.split_at(names.len().min(max));

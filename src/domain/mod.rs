@@ -20,3 +20,4 @@ pub(crate) mod pod_size;
 pub mod quantity;
 pub mod rules;
 pub(crate) mod standard_conditions;
+pub mod traffic;

@@ -3,16 +3,16 @@
 
 use std::process::Output;
 
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::plane::Plane;
+use crate::pods::node_of;
 use crate::scope::Scope;
 
-/// The node that [`Plane::drain_web`] drains.
-const DRAINED: &str = "worker-0";
-/// The node to which the Pods move.
-const SPARE: &str = "worker-1";
+/// The node that [`Plane::drain_web`] drains. A plane has two nodes by default.
+pub const DRAINED: &str = "worker-0";
+/// The other node, to which the Pods move.
+pub const SPARE: &str = "worker-1";
 /// Label of the Pods that the drain evicts, so that it leaves the Pods of other tests alone.
 const DRAIN: &str = "drain";
 
@@ -104,7 +104,29 @@ impl Plane {
         let labels = json!({"metadata": {"labels": {DRAIN: scope.namespace}}});
         scope.deploy("web", replicas, labels).await;
         scope.all_available("app=web", replicas).await;
-        let _ = self.ask_kubectl(&["uncordon", SPARE]).await.success();
+        self.uncordon(SPARE).await;
+    }
+
+    /// Runs `kubectl drain` for the Pods of a node that carry labels such as `drain=NAMESPACE`. kubectl looks in all
+    /// namespaces, so the labels must be those of one test alone. The Pods need a controller. The node takes no new Pods
+    /// until [`Plane::uncordon`]. Returns the output of the command.
+    ///
+    /// # Panics
+    /// When the Pods are not evicted within 400 s.
+    pub async fn drain(&self, node: &str, pods: &str) -> String {
+        let selector = format!("--pod-selector={pods}");
+        self.ask_kubectl(&["drain", node, &selector, "--timeout=400s"])
+            .await
+            .success()
+            .text()
+    }
+
+    /// Lets a node take new Pods again.
+    ///
+    /// # Panics
+    /// As [`Plane::ask_kubectl`], or when the command fails.
+    pub async fn uncordon(&self, node: &str) {
+        let _ = self.ask_kubectl(&["uncordon", node]).await.success();
     }
 
     /// Runs `kubectl drain` for the Pods of [`Plane::deploy_web_for_drain`], and waits until all of them are available
@@ -113,17 +135,12 @@ impl Plane {
     /// # Panics
     /// As [`Plane::deploy_web_for_drain`].
     pub async fn drain_web(&self, scope: &Scope, replicas: usize) -> String {
-        let selector = format!("--pod-selector={DRAIN}={}", scope.namespace);
-        let output = self
-            .ask_kubectl(&["drain", DRAINED, &selector, "--timeout=400s"])
-            .await
-            .success()
-            .text();
+        let selector = format!("{DRAIN}={}", scope.namespace);
+        let output = self.drain(DRAINED, &selector).await;
         // The last Pod is recreated after the drain has ended.
         let pods = scope.all_available("app=web", replicas).await;
-        let _ = self.ask_kubectl(&["uncordon", DRAINED]).await.success();
-        let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        assert!(pods.iter().all(|pod| node(pod).as_deref() == Some(SPARE)));
+        self.uncordon(DRAINED).await;
+        assert!(pods.iter().all(|pod| node_of(pod) == Some(SPARE)));
         output
     }
 }

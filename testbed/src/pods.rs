@@ -78,6 +78,11 @@ pub fn may_operate(pod: &Pod, id: &str) -> bool {
         && condition(pod, "Ready") != Some(true)
 }
 
+/// The node of a Pod.
+pub fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
 /// Names of Pods.
 pub fn names(pods: &[Pod]) -> Vec<String> {
     pods.iter().map(ResourceExt::name_any).collect()

@@ -36,6 +36,7 @@ impl Changes {
     }
 }
 
-/// What became of each change: what the load balancer now does with the member, or why the change failed. A member that
-/// is missing here is read by the next observation.
+/// What became of each change: what the load balancer now does with the member, or why the change failed. After
+/// [`AdapterError::Transient`], and about a member that is missing here, it is not known whether the change was made:
+/// the members are read again. The other errors mean that it was not made.
 pub type Applied = BTreeMap<MemberKey, Result<Presence, AdapterError>>;

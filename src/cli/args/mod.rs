@@ -104,6 +104,10 @@ pub struct FeatureArgs {
     /// CollaSets=false (default true): the server neither reviews nor reconciles CollaSets, deletes no Pods
     /// with the label collaset.kusionstack.io/to-delete, and needs fewer permissions (docs/rights.md). Delete
     /// all CollaSets before, because nothing removes their finalizers afterwards.
+    ///
+    /// ResourceConsist=false (default true): the server does not manage the traffic of Services, and needs fewer
+    /// permissions. Remove the label kusionstack.io/control from all Services before (docs/traffic.md), because
+    /// nothing removes finalizers afterwards.
     #[arg(long, env = "OPERATING_FEATURE_GATES", value_name = "NAME=BOOL", value_delimiter = ',',
           value_parser = feature_gate, help_heading = "Webhooks")]
     pub feature_gates: Vec<FeatureGate>,
@@ -123,6 +127,15 @@ impl FeatureArgs {
     pub fn collasets(&self) -> bool {
         self.last_gate_value(|gate| match gate {
             FeatureGate::CollaSets(on) => Some(on),
+            _ => None,
+        })
+        .unwrap_or(true)
+    }
+
+    /// Whether `ResourceConsist` is on; the last of several values takes effect.
+    pub fn resource_consist(&self) -> bool {
+        self.last_gate_value(|gate| match gate {
+            FeatureGate::ResourceConsist(on) => Some(on),
             _ => None,
         })
         .unwrap_or(true)

@@ -168,6 +168,12 @@ pub struct WebhookArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Controllers")]
 pub struct ControllerArgs {
+    /// YAML file with the adapters of load balancers; give the same file to every replica
+    ///
+    /// Without it, the traffic of a Service with the label kusionstack.io/control follows its EndpointSlices:
+    /// docs/traffic.md.
+    #[arg(long, env = "OPERATING_TRAFFIC_CONFIG", value_name = "FILE")]
+    pub traffic_config: Option<PathBuf>,
     /// Run the controllers only while this replica holds the Lease; needed with more than one replica
     #[arg(long, env = "OPERATING_LEADER_ELECT")]
     pub leader_elect: bool,

@@ -95,6 +95,7 @@ async fn decide_review(args: &ExplainArgs) -> anyhow::Result<ReviewOutcome> {
         identity: Identity::default(),
         index: Arc::clone(&index),
         objects: Arc::default(),
+        traffic: Arc::default(),
         disruption_budgets: Arc::default(),
         owners: LiveOwners::new(&index),
         deleted_collasets: DeletedCollaSets::default(),

@@ -63,6 +63,12 @@ pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
                 + &permission_documents(&table::COLLASETS)?,
         },
         GeneratedFile {
+            path: "manifests/rbac-traffic.yaml",
+            text: header(RBAC_TABLE)
+                + "# The rights that ResourceConsist needs; components/without-traffic leaves them out.\n"
+                + &permission_documents(&table::TRAFFIC)?,
+        },
+        GeneratedFile {
             path: "manifests/rbac-users.yaml",
             text: header("src/cli/install/rbac/users.rs")
                 + "# What the API server adds to its own ClusterRoles view, edit and admin.\n"

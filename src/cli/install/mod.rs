@@ -52,6 +52,7 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
     };
     let parts = EnabledFeatures {
         collasets: args.features.collasets(),
+        traffic: args.features.resource_consist(),
         grace_delete: args.features.grace_delete(),
         certificates: !args.mounted_certificates,
     };

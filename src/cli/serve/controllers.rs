@@ -18,6 +18,7 @@ use crate::cluster::leadership::Leadership;
 use crate::cluster::lease::{DRAIN_TIMEOUT, ElectionStops, LeaderElector};
 use crate::cluster::owner_sizes::LiveOwners;
 use crate::cluster::rule_store::RuleStore;
+use crate::cluster::traffic::Traffic;
 use crate::cluster::work_queue::StopTokens;
 use crate::controllers::rule_endpoints::EndpointCaller;
 use crate::controllers::{self, ControllerContext, ControllerStats};
@@ -33,6 +34,8 @@ pub struct ControllerParts<'a> {
     pub ledgers: &'a Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
     pub endpoint_caller: &'a Arc<EndpointCaller>,
+    /// The adapters of ResourceConsist.
+    pub traffic: &'a Arc<Traffic>,
     pub controller_stats: &'a Arc<ControllerStats>,
     /// Sends whether this replica is the leader.
     pub leading: watch::Sender<bool>,
@@ -66,6 +69,7 @@ pub fn start_controllers(parts: ControllerParts<'_>) -> JoinHandle<()> {
         begun_pods: Arc::default(),
         blocked_lifecycles: Arc::default(),
         endpoint_caller: Arc::clone(parts.endpoint_caller),
+        traffic: Arc::clone(parts.traffic),
         collasets: args.features.collasets(),
         restart_method: args.controllers.restart_by,
         grace_delete: args.features.grace_delete(),

@@ -8,10 +8,12 @@ pub mod metrics;
 mod registration;
 mod replica;
 mod run;
+mod traffic;
 mod watchdog;
 
 use tokio_util::sync::CancellationToken;
 
+use super::adapter_types::AdapterTypes;
 use super::args::{LogFormat, ServeArgs};
 use crate::tasks::Supervisor;
 use crate::telemetry::logs;
@@ -23,7 +25,7 @@ use replica::Replica;
 ///
 /// # Errors
 /// What could not be set up, the error of the failed task, or that etcd was restored.
-pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
+pub async fn serve(args: ServeArgs, types: &AdapterTypes) -> anyhow::Result<()> {
     let format = match args.telemetry.log_format {
         LogFormat::Text => logs::LogLineFormat::Text,
         LogFormat::Json => logs::LogLineFormat::Json,
@@ -31,6 +33,6 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     logs::init_logging(format, &args.telemetry.log)?;
     let stop = CancellationToken::new();
     let _stop_all = stop.clone().drop_guard();
-    let replica = Replica::build(args, Supervisor::new(stop)).await?;
+    let replica = Replica::build(args, types, Supervisor::new(stop)).await?;
     replica.run().await
 }

@@ -8,9 +8,10 @@ use kube::Client;
 use tokio::sync::watch;
 
 use super::certificates::{self, SelfManagedCertificates};
-use super::{metrics, registration, watchdog};
+use super::{metrics, registration, traffic, watchdog};
 use crate::admission::denial_counts::DenialCounts;
 use crate::admission::{self, AdmissionContext, AdmissionSettings};
+use crate::cli::adapter_types::AdapterTypes;
 use crate::cli::args::ServeArgs;
 use crate::cli::{connect, install};
 use crate::cluster::caches::Caches;
@@ -22,6 +23,7 @@ use crate::cluster::ledger_restore;
 use crate::cluster::owner_sizes::LiveOwners;
 use crate::cluster::presence::ObjectLookup;
 use crate::cluster::rule_store::RuleStore;
+use crate::cluster::traffic::Traffic;
 use crate::cluster::watches;
 use crate::controllers::ControllerStats;
 use crate::controllers::rule_endpoints::{AddressPolicy, ApiServer, EndpointCaller};
@@ -57,6 +59,8 @@ pub(super) struct Replica {
     /// The addresses that endpoints of rules may have.
     pub endpoint_networks: EndpointNetworks,
     pub endpoint_caller: Arc<EndpointCaller>,
+    /// The adapters of ResourceConsist.
+    pub traffic: Arc<Traffic>,
     pub controller_stats: Arc<ControllerStats>,
     pub denials: DenialCounts,
     pub leading: watch::Sender<bool>,
@@ -66,12 +70,17 @@ pub(super) struct Replica {
 impl Replica {
     /// Builds the parts in the order of their dependencies. With `--install` it first installs the CRDs and the
     /// policies.
-    pub async fn build(args: ServeArgs, supervisor: Supervisor) -> anyhow::Result<Replica> {
+    pub async fn build(
+        args: ServeArgs,
+        types: &AdapterTypes,
+        supervisor: Supervisor,
+    ) -> anyhow::Result<Replica> {
         let exposition = Exposition::default();
         let own_calls = ApiCallMetrics::register(&exposition);
         let client = connect::connect_counted_client(&args.cluster, &own_calls).await?;
         // First, because an error in the flags must not change anything in the cluster.
         let client_authorities = certificates::client_authorities(&args, &supervisor)?;
+        let traffic = traffic::configured(&args, types)?;
         if args.install {
             install::install_crds(&client, &args.cluster.namespace).await?;
             install::apply_policies(&client).await?;
@@ -90,6 +99,7 @@ impl Replica {
         let caches = Caches::new(skips);
         let collasets = args.features.collasets();
         let catch_up = watches::start_watches(&client, &caches, collasets, &supervisor);
+        watches::start_traffic_watches(&client, &caches, &traffic, &supervisor);
         let index = &caches.index;
         let store = RuleStore::new(client.clone(), Arc::clone(index), catch_up);
         let ledgers = Ledgers::new(store);
@@ -104,6 +114,7 @@ impl Replica {
         let replica = Replica {
             owners: LiveOwners::new(index),
             endpoint_networks,
+            traffic,
             endpoint_caller: Arc::new(EndpointCaller::new(address_policy)),
             denials: DenialCounts::default(),
             args,
@@ -127,6 +138,9 @@ impl Replica {
 
     fn register_metrics(&self, is_leading: watch::Receiver<bool>) {
         process::register_process_metrics(&self.exposition);
+        let counters = &self.traffic.counters;
+        self.exposition
+            .register(|registry| counters.register(registry));
         let collector = metrics::MetricsCollector {
             caches: self.caches.clone(),
             ledgers: Arc::clone(&self.ledgers),
@@ -163,6 +177,7 @@ impl Replica {
             identity: Identity::default(),
             index: Arc::clone(&self.caches.index),
             objects: Arc::clone(&self.caches.objects),
+            traffic: Arc::clone(&self.traffic),
             disruption_budgets: Arc::clone(&self.caches.disruption_budgets),
             owners: Arc::clone(&self.owners),
             deleted_collasets: DeletedCollaSets::default(),

@@ -26,6 +26,7 @@ impl Replica {
             owners: &self.owners,
             ledgers: &self.ledgers,
             endpoint_caller: &self.endpoint_caller,
+            traffic: &self.traffic,
             controller_stats: &self.controller_stats,
             leading: self.leading,
             candidacy: candidacy.clone(),

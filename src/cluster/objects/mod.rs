@@ -20,7 +20,7 @@ pub use cached_kind::{
 };
 pub use decoration_object::{CachedDecoration, DecorationObject};
 pub use job_object::{CachedJob, JobObject};
-use object_cache::ObjectCache;
+pub use object_cache::{ObjectCache, ObjectKey};
 
 /// The caches of CollaSets, PodDecorations and their objects, and of OperationJobs.
 #[derive(Debug, Default)]

@@ -10,6 +10,7 @@ pub mod registration;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ use super::objects::{
     CachedKind, CollaSetObject, DecorationObject, JobObject, PvcObject, ResourceContextObject,
     RevisionObject,
 };
+use super::traffic::slices::SliceObject;
+use super::traffic::{EmployerObject, Traffic, endpoints};
 use super::watch::{self, CatchUpSignal, Source, WatchSink};
 use super::watch_health::MonitoredSink;
 use super::watch_trust;
@@ -38,6 +41,7 @@ pub(crate) use owners::OwnerSink;
 use owners::OwnerUpdate;
 pub(crate) use pods::PodSink;
 pub(crate) use rules::RuleSink;
+use traffic::{EmployerSink, SliceSink};
 
 /// Starts every watch except those of the webhook configurations ([`registration::start_registration_watches`]).
 /// Returns the signal that asks the Pod watch to catch up. Without `collasets`, the kinds that only the controllers of
@@ -86,6 +90,44 @@ pub fn start_watches(
     let budgets = Source::from_path(WatchedKind::PodDisruptionBudget.path());
     start.add_watch::<DisruptionBudget, _>(budgets, DisruptionBudgetSink(caches.clone()));
     catch_up
+}
+
+/// Starts the watches of ResourceConsist: of the kinds of employers, and of EndpointSlices. Nothing is watched without
+/// adapters.
+pub fn start_traffic_watches(
+    client: &Client,
+    caches: &Caches,
+    traffic: &Arc<Traffic>,
+    supervisor: &Supervisor,
+) {
+    let start = WatchStarter {
+        client,
+        caches,
+        supervisor,
+    };
+    for cache in traffic.employers.kinds() {
+        let kind = &cache.kind;
+        let api = match kind.group.as_str() {
+            "" => format!("/api/{}", kind.version),
+            group => format!("/apis/{group}/{}", kind.version),
+        };
+        // The kinds come from the configuration, once in the life of the process.
+        let path = Box::leak(format!("{api}/{}", kind.plural).into_boxed_str());
+        let sink = EmployerSink {
+            caches: caches.clone(),
+            traffic: Arc::clone(traffic),
+            kind: kind.kind.clone(),
+        };
+        start.add_watch::<EmployerObject, _>(Source::from_path(path), sink);
+    }
+    if traffic.adapters.get(endpoints::NAME).is_some() {
+        let sink = SliceSink {
+            caches: caches.clone(),
+            traffic: Arc::clone(traffic),
+        };
+        let source = Source::from_path("/apis/discovery.k8s.io/v1/endpointslices");
+        start.add_watch::<SliceObject, _>(source, sink);
+    }
 }
 
 /// The arguments with which every watch is started.

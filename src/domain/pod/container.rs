@@ -27,6 +27,21 @@ pub struct Container {
     /// For each resource, whether a resize restarts the container.
     #[serde(deserialize_with = "parse::exact_list")]
     pub resize_policy: Vec<ResizePolicy>,
+    /// The declared ports.
+    #[serde(deserialize_with = "parse::exact_list")]
+    pub ports: Vec<ContainerPort>,
+}
+
+/// An entry of `ports`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPort {
+    /// Name; may be empty.
+    pub name: String,
+    /// Number.
+    pub container_port: u16,
+    /// `TCP`, `UDP` or `SCTP`. Empty means TCP.
+    pub protocol: String,
 }
 
 /// An entry of `resizePolicy`.

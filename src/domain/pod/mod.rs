@@ -7,6 +7,7 @@ mod parse;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,7 +17,9 @@ pub use super::interner::Shared;
 use crate::api::keys;
 #[cfg(test)]
 use container::BROKEN_REASONS;
-pub use container::{Container, ContainerStatus, ResizePolicy, Resources, WaitingState};
+pub use container::{
+    Container, ContainerPort, ContainerStatus, ResizePolicy, Resources, WaitingState,
+};
 
 /// Type of the condition of a Pod whose resize the kubelet has not begun: the resize is deferred, or infeasible on its
 /// node.
@@ -130,6 +133,8 @@ pub struct PodSpec {
     /// Requests and limits of the Pod as a whole, in the form of [`Container::resources`].
     #[serde(deserialize_with = "parse::shared_resizable")]
     pub resources: Shared<serde_json::Value>,
+    /// Name of the node; empty until the Pod has one.
+    pub node_name: Shared<String>,
     /// Names of the PVCs that the volumes of the Pod refer to.
     #[serde(rename = "volumes", deserialize_with = "parse::pvc_names")]
     pub pvcs: Vec<String>,
@@ -151,6 +156,9 @@ pub struct PodStatus {
     pub observed_generation: i64,
     /// Phase.
     pub phase: String,
+    /// Addresses, the primary one first.
+    #[serde(rename = "podIPs", deserialize_with = "parse::addresses")]
+    pub addresses: Vec<IpAddr>,
     /// Conditions. Only `Ready`, `pod.kusionstack.io/service-ready`, `PodScheduled` and the two of a resize are kept.
     #[serde(deserialize_with = "parse::known_conditions")]
     pub conditions: Vec<PodCondition>,

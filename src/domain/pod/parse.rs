@@ -1,6 +1,7 @@
 //! Parses the fields of a Pod, and drops the parts that Operating does not read.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer};
 
@@ -119,6 +120,19 @@ pub(super) fn pvc_names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, 
     let mut names: Vec<_> = pvcs.map(|c| c.claim_name).collect();
     names.shrink_to_fit();
     Ok(names)
+}
+
+/// Reads `podIPs`. What is no address is left out.
+pub(super) fn addresses<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<IpAddr>, D::Error> {
+    #[derive(Deserialize)]
+    struct Entry {
+        #[serde(default)]
+        ip: String,
+    }
+    let entries: Vec<Entry> = null_as_default(d)?;
+    let mut addresses: Vec<_> = entries.iter().filter_map(|e| e.ip.parse().ok()).collect();
+    addresses.shrink_to_fit();
+    Ok(addresses)
 }
 
 pub(super) fn known_annotations<'de, D: Deserializer<'de>>(

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use json_patch::{Patch, PatchOperation};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{parse_pod, replacement};
@@ -20,6 +21,7 @@ use crate::admission::review::{Handler, Request, RequestOperation, Verdict};
 use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::{LifecycleWrite, validate};
 use crate::domain::pod::Pod;
+use crate::domain::traffic::pod_marks;
 use patches::{annotation_patch, has_spec, label_patch, readiness_gate_patch};
 use warnings::{size_warning, untyped_warnings};
 
@@ -89,7 +91,8 @@ impl PodMutator {
         if !new.is_managed() {
             return Verdict::allow();
         }
-        let mut patch = self.new_lifecycle_patch(request, &new);
+        let expected = self.expected_traffic(request, &new);
+        let mut patch = self.new_lifecycle_patch(request, &new, &expected);
         patch.extend(readiness_gate_patch(&new).filter(|_| has_spec(request)));
         let verdict = Verdict::allow().with_patch(Patch(patch));
         let warning = size_warning(None, &new);
@@ -99,24 +102,54 @@ impl PodMutator {
     /// Decides a write by which a Pod becomes managed. Anybody may have written its lifecycle labels before, so they
     /// are replaced. The leader advances the lifecycle afterwards.
     fn enter_management(&self, request: &Request, new: &Pod) -> Verdict {
-        let verdict = Verdict::allow().with_patch(Patch(self.new_lifecycle_patch(request, new)));
+        let verdict = Verdict::allow().with_patch(Patch(self.new_lifecycle_patch(
+            request,
+            new,
+            &BTreeMap::new(),
+        )));
         let warning = size_warning(None, new);
         warning.into_iter().fold(verdict, Verdict::with_warning)
     }
 
     /// The patch for a Pod that has no lifecycle yet. Lifecycle labels and annotations that it carries were copied from
     /// another Pod or forged.
-    fn new_lifecycle_patch(&self, request: &Request, new: &Pod) -> Vec<PatchOperation> {
+    fn new_lifecycle_patch(
+        &self,
+        request: &Request,
+        new: &Pod,
+        annotations: &BTreeMap<String, String>,
+    ) -> Vec<PatchOperation> {
         let mut run = LifecycleWrite::from_write(None, new, self.0.now_nanos());
         run.advance_all();
         let mut patch = label_patch(request, &run.patch());
-        let no_annotations = BTreeMap::new();
         patch.extend(annotation_patch(
             request,
             &new.metadata.annotations,
-            &no_annotations,
+            annotations,
         ));
         patch
+    }
+
+    /// The annotation by which a new Pod is not available before the employers that select it send traffic to it. Without
+    /// it, the Pod could count as available before the leader sees it.
+    fn expected_traffic(&self, request: &Request, new: &Pod) -> BTreeMap<String, String> {
+        let key = keys::AVAILABLE_CONDITIONS;
+        let namespace = request.namespace.as_str();
+        let mut text = new.annotation(key).map(str::to_owned);
+        let before = text.clone();
+        for employer in self.0.traffic.employers.selecting(namespace, new) {
+            if employer.expects_traffic() {
+                let added = pod_marks::annotation_with(&employer.name, text.as_deref(), true);
+                if let Some(Value::String(added)) = added {
+                    text = Some(added);
+                }
+            }
+        }
+        let changed = text.filter(|text| before.as_ref() != Some(text));
+        changed
+            .map(|text| (key.to_owned(), text))
+            .into_iter()
+            .collect()
     }
 }
 

@@ -23,16 +23,19 @@ pub fn label_patch(request: &Request, change: &LabelPatch) -> Vec<PatchOperation
 /// Annotations that this program writes into the objects of requests.
 const OWN_ANNOTATIONS: [&str; 2] = [keys::AWAITS_RESTART, keys::REPLACES];
 
-/// The patch that gives the [`OWN_ANNOTATIONS`] the wanted values. `asked` are the annotations of the object in the
-/// request.
+/// The patch that gives the [`OWN_ANNOTATIONS`] and all annotations in `wanted` the wanted values. `asked` are the
+/// annotations of the object in the request.
 pub fn annotation_patch(
     request: &Request,
     asked: &BTreeMap<String, String>,
     wanted: &BTreeMap<String, String>,
 ) -> Vec<PatchOperation> {
     let mut changes = Vec::new();
+    let others = wanted.keys().map(String::as_str);
+    let others = others.filter(|key| !OWN_ANNOTATIONS.contains(key));
     for key in OWN_ANNOTATIONS
         .into_iter()
+        .chain(others)
         .filter(|key| asked.get(*key) != wanted.get(*key))
     {
         let path = PointerBuf::from_tokens(["metadata", "annotations", key]);

@@ -13,13 +13,15 @@ use kube::core::DynamicObject;
 use serde::Serialize;
 
 use super::names;
-use table::{AccessRule, CERTIFICATES, COLLASETS, GRACE_DELETE, PermissionSet, SERVER};
+use table::{AccessRule, CERTIFICATES, COLLASETS, GRACE_DELETE, PermissionSet, SERVER, TRAFFIC};
 
 /// The features for which the server needs rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnabledFeatures {
     /// The feature gate `CollaSets`.
     pub collasets: bool,
+    /// The feature gate `ResourceConsist`.
+    pub traffic: bool,
     /// The feature gate `GraceDeleteWebhook`.
     pub grace_delete: bool,
     /// Whether the servers keep their certificates themselves.
@@ -30,15 +32,17 @@ impl EnabledFeatures {
     /// All features.
     pub const ALL_FEATURES: EnabledFeatures = EnabledFeatures {
         collasets: true,
+        traffic: true,
         grace_delete: true,
         certificates: true,
     };
 
     /// Every permission set, and whether the server needs it.
-    pub fn permission_sets(self) -> [(PermissionSet, bool); 4] {
+    pub fn permission_sets(self) -> [(PermissionSet, bool); 5] {
         [
             (SERVER, true),
             (COLLASETS, self.collasets),
+            (TRAFFIC, self.traffic),
             (GRACE_DELETE, self.grace_delete),
             (CERTIFICATES, self.certificates),
         ]

@@ -192,6 +192,21 @@ const CERTIFICATES_NAMESPACE: &[AccessRule] = &[
     },
 ];
 
+/// Rights that ResourceConsist needs. Kinds of employers other than Services need rights of their own, which whoever
+/// configures such an adapter gives.
+const TRAFFIC_CLUSTER: &[AccessRule] = &[
+    // To find the Services whose traffic is managed, and for the finalizer and the report of such a Service.
+    allow_verbs("", &["services"], &["get", "list", "watch", "patch"]),
+    // For the condition of such a Service.
+    allow_verbs("", &["services/status"], &["patch"]),
+    // To see which Pods get requests.
+    allow_verbs(
+        "discovery.k8s.io",
+        &["endpointslices"],
+        &["get", "list", "watch"],
+    ),
+];
+
 /// Rights that are given and removed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PermissionSet {
@@ -217,6 +232,13 @@ pub const COLLASETS: PermissionSet = PermissionSet {
     namespaced: &[],
 };
 
+/// The rights for the feature gate `ResourceConsist`.
+pub const TRAFFIC: PermissionSet = PermissionSet {
+    name: "operating-traffic",
+    cluster: TRAFFIC_CLUSTER,
+    namespaced: &[],
+};
+
 /// The rights for the feature gate `GraceDeleteWebhook`.
 pub const GRACE_DELETE: PermissionSet = PermissionSet {
     name: "operating-grace-delete",
@@ -232,4 +254,5 @@ pub const CERTIFICATES: PermissionSet = PermissionSet {
 };
 
 /// Every permission set.
-pub const PERMISSION_SETS: [PermissionSet; 4] = [SERVER, COLLASETS, GRACE_DELETE, CERTIFICATES];
+pub const PERMISSION_SETS: [PermissionSet; 5] =
+    [SERVER, COLLASETS, TRAFFIC, GRACE_DELETE, CERTIFICATES];

@@ -1,0 +1,147 @@
+//! Reads the configuration of ResourceConsist (`--traffic-config`).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::cli::adapter_types::AdapterTypes;
+use crate::cli::args::ServeArgs;
+use crate::cluster::traffic::Traffic;
+use crate::cluster::traffic::adapters::{Adapters, NamedAdapter};
+use crate::cluster::traffic::endpoints::{self, EndpointsAdapter};
+use crate::cluster::traffic::slices::Slices;
+
+/// The value of `default` for which employers that name no adapter are not managed.
+const NO_DEFAULT: &str = "none";
+
+/// The configuration.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct TrafficConfig {
+    /// The adapter of employers that name none, or `none`.
+    default: Option<String>,
+    adapters: Vec<AdapterConfig>,
+}
+
+/// One adapter.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AdapterConfig {
+    name: String,
+    #[serde(rename = "type")]
+    type_: String,
+    namespaces: Option<Vec<String>>,
+    #[serde(default)]
+    settings: Value,
+}
+
+/// The adapters of this server: those of the configuration, and the built-in one.
+pub fn configured(args: &ServeArgs, types: &AdapterTypes) -> anyhow::Result<Arc<Traffic>> {
+    if !args.features.resource_consist() {
+        return Ok(Arc::default());
+    }
+    let config = match &args.controllers.traffic_config {
+        Some(path) => read_config(path)?,
+        None => TrafficConfig::default(),
+    };
+    let slices = Arc::<Slices>::default();
+    let adapters = adapters(config, types, &slices).context("--traffic-config")?;
+    Ok(Traffic::new(adapters, slices))
+}
+
+fn read_config(path: &Path) -> anyhow::Result<TrafficConfig> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("--traffic-config: {name} can't be read"))?;
+    let parsed = serde_norway::from_str(&text);
+    parsed.with_context(|| format!("--traffic-config: {name} is not a valid configuration"))
+}
+
+fn adapters(
+    config: TrafficConfig,
+    types: &AdapterTypes,
+    slices: &Arc<Slices>,
+) -> anyhow::Result<Adapters> {
+    let mut all = vec![NamedAdapter {
+        name: endpoints::NAME.to_owned(),
+        adapter: Arc::new(EndpointsAdapter(Arc::clone(slices))),
+        namespaces: None,
+    }];
+    for (index, adapter) in config.adapters.into_iter().enumerate() {
+        let field = format!("adapters[{index}]");
+        if adapter.name.is_empty() || adapter.name == NO_DEFAULT || adapter.name.contains(',') {
+            bail!(
+                "{field}.name: {:?} is not a name; write letters, digits and -",
+                adapter.name
+            );
+        }
+        let Some(make) = types.get(&adapter.type_) else {
+            let known = types.names().join(", ");
+            bail!(
+                "{field}.type: there is no type {:?}; write one of {known}",
+                adapter.type_
+            );
+        };
+        let made = make(adapter.settings).map_err(anyhow::Error::msg);
+        all.push(NamedAdapter {
+            name: adapter.name,
+            adapter: made.with_context(|| format!("{field}.settings"))?,
+            namespaces: adapter.namespaces.map(|names| names.into_iter().collect()),
+        });
+    }
+    let default = config.default.unwrap_or_else(|| endpoints::NAME.to_owned());
+    let default = Some(default).filter(|name| name != NO_DEFAULT);
+    Adapters::new(all, default).map_err(anyhow::Error::msg)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn error_of(text: &str) -> String {
+        let types = AdapterTypes::default().with("refuses", |settings| {
+            Err(format!("url: {} is not a URL", settings["url"]))
+        });
+        let config = serde_norway::from_str(text).unwrap();
+        let made = adapters(config, &types, &Arc::default());
+        format!("{:#}", made.err().unwrap())
+    }
+
+    #[test]
+    fn errors_name_the_field_and_the_remedy() {
+        for (text, expected) in [
+            (
+                "adapters: [{name: edge, type: other}]",
+                "adapters[0].type: there is no type \"other\"; write one of refuses",
+            ),
+            (
+                "adapters: [{name: edge, type: refuses, settings: {url: x}}]",
+                "adapters[0].settings: url: \"x\" is not a URL",
+            ),
+            (
+                "adapters: [{name: none, type: refuses}]",
+                "adapters[0].name: \"none\" is not a name",
+            ),
+            (
+                "default: edge",
+                "default: no adapter is named edge; write one of endpoints",
+            ),
+        ] {
+            assert!(error_of(text).contains(expected), "{}", error_of(text));
+        }
+        assert!(serde_norway::from_str::<TrafficConfig>("adapter: []").is_err());
+    }
+
+    #[test]
+    fn endpoints_is_the_default_unless_it_is_switched_off() {
+        let config = |text| serde_norway::from_str(text).unwrap();
+        let types = AdapterTypes::default();
+        let made = adapters(config("{}"), &types, &Arc::default()).unwrap();
+        assert!(made.get("endpoints").is_some());
+        assert!(adapters(config("default: none"), &types, &Arc::default()).is_ok());
+    }
+}

@@ -1,0 +1,141 @@
+//! The adapters of this server, and which of them manages an employer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use traffic::{Adapter, Employer, EmployerKind};
+
+use crate::api::keys;
+
+/// An adapter with its name, and who may use it.
+#[derive(Clone)]
+pub struct NamedAdapter {
+    /// The name by which employers choose it.
+    pub name: String,
+    /// The adapter.
+    pub adapter: Arc<dyn Adapter>,
+    /// The namespaces whose employers may use it. `None`: all.
+    pub namespaces: Option<BTreeSet<String>>,
+}
+
+/// All adapters, by name.
+#[derive(Default)]
+pub struct Adapters {
+    all: BTreeMap<String, NamedAdapter>,
+    /// The adapter of employers that name none.
+    default: Option<String>,
+}
+
+impl Adapters {
+    /// Creates the adapters of a server. `default` manages the employers that name no adapter.
+    ///
+    /// # Errors
+    /// If two adapters have the same name, if two kinds of employers have the same name, or if the default does not
+    /// exist.
+    pub fn new(all: Vec<NamedAdapter>, default: Option<String>) -> Result<Adapters, String> {
+        let mut adapters = Adapters::default();
+        let mut kinds = BTreeMap::<String, EmployerKind>::new();
+        for named in all {
+            let kind = named.adapter.employer_kind();
+            let known = kinds
+                .entry(kind.kind.clone())
+                .or_insert_with(|| kind.clone());
+            if *known != kind {
+                return Err(format!(
+                    "adapter {}: kind {} exists in another API group or version for another adapter; one server can \
+                     manage only one of them",
+                    named.name, kind.kind
+                ));
+            }
+            let name = named.name.clone();
+            if adapters.all.insert(name.clone(), named).is_some() {
+                return Err(format!(
+                    "two adapters are named {name}; give each its own name"
+                ));
+            }
+        }
+        if let Some(name) = default
+            .as_ref()
+            .filter(|name| !adapters.all.contains_key(*name))
+        {
+            let names = adapters.names();
+            return Err(format!(
+                "default: no adapter is named {name}; write one of {names}"
+            ));
+        }
+        adapters.default = default;
+        Ok(adapters)
+    }
+
+    /// Whether there is no adapter.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The adapter with this name.
+    pub fn get(&self, name: &str) -> Option<&NamedAdapter> {
+        self.all.get(name)
+    }
+
+    /// All adapters.
+    pub fn iter(&self) -> impl Iterator<Item = &NamedAdapter> {
+        self.all.values()
+    }
+
+    /// The kinds of employers.
+    pub fn employer_kinds(&self) -> BTreeSet<EmployerKind> {
+        let adapters = self.all.values();
+        adapters
+            .map(|named| named.adapter.employer_kind())
+            .collect()
+    }
+
+    /// The adapter that manages an employer: the one that its annotation names, or else the first that claims it, or
+    /// else the default. `None` if there is none.
+    ///
+    /// # Errors
+    /// If the annotation names an adapter that does not exist, or that may not manage this employer.
+    pub fn choose(
+        &self,
+        kind: &EmployerKind,
+        employer: &Employer,
+    ) -> Result<Option<&NamedAdapter>, String> {
+        let fits = |named: &&NamedAdapter| named.adapter.employer_kind() == *kind;
+        let may_use = |named: &NamedAdapter| {
+            let namespaces = named.namespaces.as_ref();
+            namespaces.is_none_or(|all| all.contains(&employer.namespace))
+        };
+        let key = keys::CONSIST_ADAPTER;
+        if let Some(name) = employer.annotations.get(key) {
+            // A name that the namespace may not use is treated as one that does not exist.
+            let named = self
+                .all
+                .get(name)
+                .filter(|named| may_use(named))
+                .filter(fits);
+            return named.map(Some).ok_or_else(|| {
+                let usable = self.all.values().filter(fits).filter(|named| may_use(named));
+                let names: Vec<_> = usable.map(|named| named.name.as_str()).collect();
+                format!(
+                    "annotation {key}: no adapter for a {} of this namespace is named {name:?}; write one of {}",
+                    kind.kind,
+                    names.join(", ")
+                )
+            });
+        }
+        let usable = || {
+            self.all
+                .values()
+                .filter(fits)
+                .filter(|named| may_use(named))
+        };
+        let claimed = usable().find(|named| named.adapter.claims(employer));
+        let default = || usable().find(|named| Some(&named.name) == self.default.as_ref());
+        Ok(claimed.or_else(default))
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<_> = self.all.keys().map(String::as_str).collect();
+        names.join(", ")
+    }
+}

@@ -1,0 +1,120 @@
+//! The JSON form of an employer.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use traffic::{Employer, EmployerKind};
+
+use crate::api::keys;
+use crate::cluster::objects::ObjectKey;
+
+/// An annotation that repeats the whole object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// An employer as the API server sends it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct EmployerObject {
+    metadata: Metadata,
+    spec: Value,
+    #[serde(deserialize_with = "lenient_status")]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    namespace: String,
+    name: String,
+    uid: String,
+    resource_version: String,
+    generation: i64,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    finalizers: Vec<String>,
+    deletion_timestamp: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    conditions: Vec<Condition>,
+}
+
+/// Conditions of another form are not ours.
+fn lenient_status<'de, D: Deserializer<'de>>(d: D) -> Result<Status, D::Error> {
+    let status = Option::<Value>::deserialize(d)?.unwrap_or_default();
+    Ok(serde_json::from_value(status).unwrap_or_default())
+}
+
+/// What is known of an employer besides what adapters see.
+#[derive(Clone, Debug)]
+pub struct EmployerState {
+    /// What adapters see.
+    pub employer: Employer,
+    /// resourceVersion.
+    pub version: String,
+    /// `metadata.generation`; 0 if the kind has none.
+    pub generation: i64,
+    /// Finalizers.
+    pub finalizers: Vec<String>,
+    /// The conditions of the status.
+    pub conditions: Vec<Condition>,
+}
+
+impl EmployerObject {
+    /// The identity and version in the cache.
+    pub fn object_key(&self) -> ObjectKey {
+        ObjectKey {
+            namespace: self.metadata.namespace.clone(),
+            name: self.metadata.name.clone(),
+            uid: self.metadata.uid.clone(),
+            version: self.metadata.resource_version.parse().unwrap_or(0),
+            controller: String::new(),
+        }
+    }
+
+    /// Whether its traffic is to be managed: it has the control label.
+    pub fn is_managed(&self) -> bool {
+        let label = self.metadata.labels.get(keys::CONTROL);
+        label.is_some_and(|value| value == keys::CONTROL_VALUE)
+    }
+
+    /// Whether it has a finalizer of ResourceConsist.
+    pub fn has_clean_finalizer(&self) -> bool {
+        self.metadata
+            .finalizers
+            .iter()
+            .any(|f| is_clean_finalizer(f))
+    }
+
+    /// The fields that are kept.
+    pub fn into_state(self, kind: &EmployerKind) -> EmployerState {
+        let mut annotations = self.metadata.annotations;
+        annotations.remove(LAST_APPLIED);
+        EmployerState {
+            employer: Employer {
+                kind: kind.kind.clone(),
+                namespace: self.metadata.namespace,
+                name: self.metadata.name,
+                uid: self.metadata.uid,
+                labels: self.metadata.labels,
+                annotations,
+                spec: self.spec,
+                deleting: self.metadata.deletion_timestamp.is_some(),
+            },
+            version: self.metadata.resource_version,
+            generation: self.metadata.generation,
+            finalizers: self.metadata.finalizers,
+            conditions: self.status.conditions,
+        }
+    }
+}
+
+/// Whether a finalizer says that members and marks must be removed before the employer goes, in the present form or in
+/// that of earlier versions of Kuperator.
+pub fn is_clean_finalizer(finalizer: &str) -> bool {
+    finalizer.starts_with(keys::OLD_CLEAN_FINALIZER_PREFIX)
+}

@@ -1,0 +1,279 @@
+//! Writes the finalizer, the report and the Events of an employer.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::core::params::Patch;
+use serde_json::{Map, Value, json};
+use tracing::debug;
+use traffic::EmployerKind;
+
+use super::super::api_calls::{call_outcome, with_api_deadline};
+use super::TrafficController;
+use crate::api::keys;
+use crate::api_request::ApiFailure;
+use crate::cluster::request_path::ResourcePath;
+use crate::cluster::traffic::EmployerObject;
+use crate::cluster::traffic::employers::{CachedEmployer, is_clean_finalizer};
+use crate::cluster::work_queue::ReconcileOutcome;
+use crate::domain::standard_conditions::set_condition;
+use crate::domain::traffic::report::EmployerReport;
+
+/// The reason of Events about failures. Kuperator has one for each kind of failure; this is the most general.
+const FAILED_REASON: &str = "SyncEmployeesFailed";
+
+/// Whether an employer has the finalizer and the record of its adapter, so that members may be registered.
+pub fn is_prepared(employer: &CachedEmployer, adapter: &str) -> bool {
+    let finalizers = employer.state.finalizers.iter();
+    let ours: Vec<_> = finalizers.filter(|f| is_clean_finalizer(f)).collect();
+    let annotations = &employer.state.employer.annotations;
+    let in_use = annotations.get(keys::CONSIST_ADAPTER_IN_USE);
+    let first = in_use.and_then(|names| names.split(',').next());
+    let records = keys::CONSIST_RECORDS.iter();
+    let has_records = records
+        .into_iter()
+        .any(|key| annotations.contains_key(*key));
+    ours == [keys::CLEAN_FINALIZER] && first == Some(adapter) && !has_records
+}
+
+/// Whether the stored report is this one.
+pub fn is_reported(employer: &CachedEmployer, report: &EmployerReport) -> bool {
+    let stored = employer
+        .state
+        .employer
+        .annotations
+        .get(keys::CONSIST_STATUS);
+    stored == serde_json::to_string(report).ok().as_ref()
+}
+
+impl TrafficController {
+    /// Gives an employer the finalizer, and records its adapter. Returns the employer as it is stored then.
+    pub(super) async fn prepare(
+        &self,
+        employer: &CachedEmployer,
+        adapter: &str,
+    ) -> Result<Arc<CachedEmployer>, ReconcileOutcome> {
+        let others = employer
+            .state
+            .finalizers
+            .iter()
+            .filter(|f| !is_clean_finalizer(f));
+        let mut finalizers: Vec<_> = others.map(String::as_str).collect();
+        finalizers.push(keys::CLEAN_FINALIZER);
+        let former = employer
+            .state
+            .employer
+            .annotations
+            .get(keys::CONSIST_ADAPTER_IN_USE);
+        let former = former.into_iter().flat_map(|names| names.split(','));
+        let former = former.filter(|name| !name.is_empty() && *name != adapter);
+        let in_use: Vec<_> = std::iter::once(adapter).chain(former).collect();
+        let mut annotations = no_records();
+        annotations.insert(
+            keys::CONSIST_ADAPTER_IN_USE.to_owned(),
+            json!(in_use.join(",")),
+        );
+        let metadata = json!({ "finalizers": finalizers, "annotations": annotations });
+        self.patch(
+            employer,
+            "prepare an employer",
+            None,
+            json!({ "metadata": metadata }),
+        )
+        .await?;
+        let stored = self.context.traffic.employers.get(&employer.name);
+        let stored = stored.filter(|stored| is_prepared(stored, adapter));
+        stored.ok_or(ReconcileOutcome::Retry)
+    }
+
+    /// Forgets an adapter whose members have all been removed.
+    pub(super) async fn forget_former(
+        &self,
+        employer: &CachedEmployer,
+    ) -> Result<(), ReconcileOutcome> {
+        let names = employer
+            .state
+            .employer
+            .annotations
+            .get(keys::CONSIST_ADAPTER_IN_USE);
+        let mut left: Vec<_> = names
+            .into_iter()
+            .flat_map(|names| names.split(','))
+            .collect();
+        if left.len() > 1 {
+            left.remove(1);
+        }
+        let annotations = json!({ (keys::CONSIST_ADAPTER_IN_USE): left.join(",") });
+        let body = json!({ "metadata": { "annotations": annotations } });
+        self.patch(employer, "forget the former adapter", None, body)
+            .await
+    }
+
+    /// Removes everything of ResourceConsist from an employer that has no marks and no members any more.
+    pub(super) async fn finish(&self, employer: &CachedEmployer) -> Result<(), ReconcileOutcome> {
+        if let Some(conditions) = conditions_without_ours(employer) {
+            let body = json!({ "status": { "conditions": conditions } });
+            self.patch(
+                employer,
+                "remove the condition of an employer",
+                Some("status"),
+                body,
+            )
+            .await?;
+        }
+        let Some(employer) = self.context.traffic.employers.get(&employer.name) else {
+            return Ok(());
+        };
+        let finalizers = employer.state.finalizers.iter();
+        let others: Vec<_> = finalizers.filter(|f| !is_clean_finalizer(f)).collect();
+        if others.len() == employer.state.finalizers.len() {
+            return Ok(());
+        }
+        let mut annotations = no_records();
+        for key in [keys::CONSIST_ADAPTER_IN_USE, keys::CONSIST_STATUS] {
+            annotations.insert(key.to_owned(), Value::Null);
+        }
+        let metadata = json!({ "finalizers": others, "annotations": annotations });
+        self.patch(
+            &employer,
+            "finish an employer",
+            None,
+            json!({ "metadata": metadata }),
+        )
+        .await
+    }
+
+    /// Writes the report into the annotation, and the condition into the status of a Service.
+    pub(super) async fn write_report(
+        &self,
+        employer: &CachedEmployer,
+        report: &EmployerReport,
+    ) -> Result<(), ReconcileOutcome> {
+        if is_reported(employer, report) {
+            return Ok(());
+        }
+        if let Some(error) = &report.last_error {
+            let about = reference(self.kind_of(employer), employer);
+            let message = format!("traffic is not as the Pods need: {error}");
+            self.context
+                .events
+                .record_event(&about, true, FAILED_REASON, &message);
+        }
+        let text = serde_json::to_string(report).unwrap_or_default();
+        let annotations = json!({ (keys::CONSIST_STATUS): text });
+        if !is_service(employer) {
+            let body = json!({ "metadata": { "annotations": annotations } });
+            return self
+                .patch(employer, "write the report of an employer", None, body)
+                .await;
+        }
+        // The API server takes annotations with the status of a Service, so one request writes both.
+        let mut conditions = employer.state.conditions.clone();
+        let (value, reason, message) = report.condition();
+        set_condition(
+            &mut conditions,
+            (Time((self.context.now)()), employer.state.generation),
+            (keys::CONSIST_CONDITION, value),
+            (reason, message),
+        );
+        let body = json!({
+            "metadata": { "annotations": annotations },
+            "status": { "conditions": conditions },
+        });
+        self.patch(
+            employer,
+            "write the status of a Service",
+            Some("status"),
+            body,
+        )
+        .await
+    }
+
+    /// Merge-patches an employer on condition of its resourceVersion, unless it is its status, and takes the answer into
+    /// the cache.
+    async fn patch(
+        &self,
+        employer: &CachedEmployer,
+        description: &'static str,
+        subresource: Option<&str>,
+        mut body: Value,
+    ) -> Result<(), ReconcileOutcome> {
+        let traffic = &self.context.traffic;
+        let Some(cache) = traffic.employers.kind(&employer.name.kind) else {
+            return Ok(());
+        };
+        let metadata = body
+            .as_object_mut()
+            .map(|body| body.entry("metadata").or_insert(json!({})));
+        if let Some(metadata) = metadata.and_then(Value::as_object_mut) {
+            metadata.insert("uid".to_owned(), json!(employer.state.employer.uid));
+            metadata.insert("resourceVersion".to_owned(), json!(employer.state.version));
+        }
+        let request = async {
+            let path = path_of(&cache.kind, &employer.name.namespace)?;
+            let request = path.patch(&employer.name.name, subresource, &Patch::Merge(body))?;
+            self.context.client.request::<EmployerObject>(request).await
+        };
+        let answer = with_api_deadline(request).await;
+        if let Err(ApiFailure::Answered(status)) = &answer
+            && status.code == 404
+        {
+            debug!(description, "the employer is gone");
+            return Ok(());
+        }
+        let stored = call_outcome(description, false, answer)?;
+        cache.apply_own_write(&traffic.adapters, stored);
+        Ok(())
+    }
+
+    fn kind_of(&self, employer: &CachedEmployer) -> Option<&EmployerKind> {
+        let cache = self.context.traffic.employers.kind(&employer.name.kind)?;
+        Some(&cache.kind)
+    }
+}
+
+/// The conditions of a released Service without ours; `None` if nothing has to be written.
+fn conditions_without_ours(employer: &CachedEmployer) -> Option<Vec<Condition>> {
+    let conditions = &employer.state.conditions;
+    let is_ours = |condition: &&Condition| condition.type_ == keys::CONSIST_CONDITION;
+    conditions.iter().find(is_ours)?;
+    let goes = employer.state.employer.deleting || !is_service(employer);
+    let others = conditions.iter().filter(|condition| !is_ours(condition));
+    (!goes).then(|| others.cloned().collect())
+}
+
+/// The annotations of Kuperator, to be removed.
+fn no_records() -> Map<String, Value> {
+    let records = keys::CONSIST_RECORDS.iter();
+    records
+        .map(|key| ((*key).to_owned(), Value::Null))
+        .collect()
+}
+
+fn is_service(employer: &CachedEmployer) -> bool {
+    employer.name.kind == "Service"
+}
+
+fn path_of(kind: &EmployerKind, namespace: &str) -> Result<ResourcePath, kube::Error> {
+    let api = match kind.group.as_str() {
+        "" => format!("/api/{}", kind.version),
+        group => format!("/apis/{group}/{}", kind.version),
+    };
+    ResourcePath::from_parts(&api, namespace, &kind.plural)
+}
+
+fn reference(kind: Option<&EmployerKind>, employer: &CachedEmployer) -> ObjectReference {
+    let version = kind.map(|kind| match kind.group.as_str() {
+        "" => kind.version.clone(),
+        group => format!("{group}/{}", kind.version),
+    });
+    ObjectReference {
+        api_version: version,
+        kind: Some(employer.name.kind.clone()),
+        namespace: Some(employer.name.namespace.clone()),
+        name: Some(employer.name.name.clone()),
+        uid: Some(employer.state.employer.uid.clone()),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,291 @@
+//! One look at an employer: calls the adapter until nothing is to be called now, and writes the marks of its Pods.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
+use traffic::plan::{Memory, Next, Summary, View, marks, next_call};
+use traffic::{AdapterError, Applied, Changes, Control, Employer};
+
+use super::super::ControllerContext;
+use super::call_limits::CallLimits;
+use super::drain_time;
+use super::mark_writes::{self, MarkResult};
+use super::pods::{self, UnknownPods};
+use super::watched_pods::WatchedPods;
+use crate::api::keys;
+use crate::cluster::traffic::adapters::NamedAdapter;
+use crate::cluster::traffic::employers::CachedEmployer;
+use crate::cluster::work_queue::ReconcileOutcome;
+use crate::domain::pod::Pod;
+use crate::domain::traffic::pod_input::pod_input;
+use crate::domain::traffic::pod_marks::PodMarks;
+use crate::ledger::store::Uid;
+
+/// The pause before a write that failed is tried again.
+const WRITE_RETRY: Duration = Duration::from_secs(1);
+/// The shortest pause between two looks.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+
+/// What one look needs.
+pub struct Look<'a> {
+    pub context: &'a ControllerContext,
+    pub limits: &'a CallLimits,
+    pub watched: &'a WatchedPods,
+    pub employer: &'a CachedEmployer,
+    /// The employer as the adapter sees it.
+    pub seen: Employer,
+    pub named: &'a NamedAdapter,
+    /// Whether the marks of Pods follow this adapter.
+    pub marks: bool,
+}
+
+/// What a look came to.
+pub struct LookResult {
+    /// The time until the next look, if nothing changes before.
+    pub wake: Option<Duration>,
+    /// The state of the members.
+    pub summary: Summary,
+    /// Whether no member is registered, and no Pod is marked.
+    pub is_clean: bool,
+}
+
+impl Look<'_> {
+    /// Makes the calls that are due, and writes the marks.
+    pub async fn run(&self, memory: &mut Memory) -> Result<LookResult, ReconcileOutcome> {
+        let mut pods = pods::pods_of(self.context, self.employer);
+        let mut view = self.view(&pods);
+        self.add_unknown_pods(&mut view, &mut pods, memory).await?;
+        memory.begin_look(&view, self.now());
+        let mut wake = self.call(&mut view, &mut pods, memory).await?;
+        self.watch(&view, memory);
+        let mut summary = Summary::of(&view, memory, self.now());
+        if let Some(error) = invalid_drain_time(&self.seen) {
+            summary.last_error.get_or_insert(error);
+        }
+        let written = match self.marks {
+            true => self.write_marks(&view, &pods, memory).await,
+            false => MarkResult::default(),
+        };
+        if let Some(error) = written.error {
+            summary.last_error.get_or_insert(error);
+        }
+        if written.failed {
+            wake = Some(wake.map_or(WRITE_RETRY, |wake| wake.min(WRITE_RETRY)));
+        }
+        let marked = |pod: &Arc<Pod>| PodMarks::of(&self.employer.name, pod).any();
+        let observes = self.named.adapter.settings().control == Control::Observes;
+        let is_clean = (observes || memory.is_empty())
+            && !(self.marks && pods.values().any(|pod| marked(pod)));
+        Ok(LookResult {
+            wake,
+            summary,
+            is_clean,
+        })
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.context.now)()
+    }
+
+    fn view(&self, pods: &BTreeMap<String, Arc<Pod>>) -> View {
+        let inputs = pods.values().map(|pod| {
+            let selected = pod.is_managed() && self.employer.selects(pod);
+            pod_input(pod, selected)
+        });
+        let adapter = &*self.named.adapter;
+        let drain = drain_time(&self.seen, adapter);
+        View::new(adapter, &self.seen, Some(drain), inputs.collect())
+    }
+
+    /// Makes the calls that are due. Returns the time until the next look.
+    async fn call(
+        &self,
+        view: &mut View,
+        pods: &mut BTreeMap<String, Arc<Pod>>,
+        memory: &mut Memory,
+    ) -> Result<Option<Duration>, ReconcileOutcome> {
+        let (mut calls, mut observed) = (0, false);
+        loop {
+            let now = self.now();
+            let next = next_call(view, memory, calls, observed, now);
+            if let Next::Wait(until) = next {
+                let pause = |until: Timestamp| {
+                    let pause = until.duration_since(now);
+                    Duration::try_from(pause).unwrap_or_default().max(MIN_PAUSE)
+                };
+                return Ok(until.map(pause));
+            }
+            if let Err(wait) = self.take_call(view) {
+                return Ok(Some(wait.max(MIN_PAUSE)));
+            }
+            memory.begin_call(calls == 0, now);
+            match next {
+                Next::Observe => {
+                    self.observe(view, memory, now).await;
+                    observed = true;
+                    self.add_unknown_pods(view, pods, memory).await?;
+                }
+                Next::Apply(changes) => {
+                    if !self.context.leadership.is_leading() {
+                        return Err(ReconcileOutcome::Retry);
+                    }
+                    self.apply(view, memory, &changes).await;
+                }
+                Next::Wait(_) => {}
+            }
+            calls += 1;
+        }
+    }
+
+    fn take_call(&self, view: &View) -> Result<(), Duration> {
+        if view.settings.observes_for_free {
+            return Ok(());
+        }
+        let per_second = view.settings.calls_per_second;
+        self.limits
+            .take(&self.named.name, per_second, Instant::now())
+    }
+
+    async fn observe(&self, view: &View, memory: &mut Memory, began: Timestamp) {
+        let pods: Vec<_> = view.pods.values().map(|input| input.pod.clone()).collect();
+        let call = self.named.adapter.observe(&self.seen, &pods);
+        let result = self.bounded(view, call).await.and_then(|result| result);
+        if !view.settings.observes_for_free {
+            self.count("observe", result.as_ref().err());
+        }
+        memory.observed(view, result, began, self.now());
+    }
+
+    async fn apply(&self, view: &View, memory: &mut Memory, changes: &Changes) {
+        debug!(
+            register = changes.register.len(),
+            drain = changes.drain.len(),
+            deregister = changes.deregister.len(),
+            "changing members"
+        );
+        let call = self.named.adapter.apply(&self.seen, changes);
+        let applied: Applied = match self.bounded(view, call).await {
+            Ok(applied) => applied,
+            Err(error) => changes.all_failed(&error),
+        };
+        let error = applied.values().find_map(|result| result.as_ref().err());
+        self.count("apply", error);
+        memory.applied(view, changes, applied, self.now());
+    }
+
+    /// Awaits a call of the adapter for as long as its settings allow. A panic of an adapter is a failed call.
+    async fn bounded<T>(
+        &self,
+        view: &View,
+        call: impl Future<Output = T>,
+    ) -> Result<T, AdapterError> {
+        let limit = view.settings.timeout;
+        let call = AssertUnwindSafe(call).catch_unwind();
+        match timeout(limit, call).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => {
+                let text = format!(
+                    "adapter {} has panicked; see the log of the server",
+                    self.named.name
+                );
+                warn!(adapter = self.named.name, "an adapter has panicked");
+                Err(AdapterError::Transient(text))
+            }
+            Err(_) => {
+                let text = format!("no answer within {} s", limit.as_secs_f64());
+                Err(AdapterError::Transient(text))
+            }
+        }
+    }
+
+    fn count(&self, call: &'static str, error: Option<&AdapterError>) {
+        let outcome = match error {
+            None => "ok",
+            Some(AdapterError::Throttled(_)) => "throttled",
+            Some(error) => {
+                debug!(call, %error, "a call of an adapter failed");
+                "failed"
+            }
+        };
+        let counters = &self.context.traffic.counters;
+        counters.count_call(&self.named.name, call, outcome);
+    }
+
+    /// Asks the API server about the Pods behind members that the cache does not know.
+    async fn add_unknown_pods(
+        &self,
+        view: &mut View,
+        pods: &mut BTreeMap<String, Arc<Pod>>,
+        memory: &Memory,
+    ) -> Result<(), ReconcileOutcome> {
+        let members = memory.members_of_unknown_pods(view);
+        if members.is_empty() {
+            return Ok(());
+        }
+        let namespace = &self.employer.name.namespace;
+        let UnknownPods { gone, unmanaged } =
+            pods::read_unknown_pods(self.context, namespace, &members).await?;
+        if !unmanaged.is_empty() {
+            for pod in unmanaged {
+                pods.insert(pod.metadata.uid.clone(), pod);
+            }
+            let known = std::mem::take(&mut view.gone);
+            *view = self.view(pods);
+            view.gone = known;
+        }
+        view.gone.extend(gone);
+        Ok(())
+    }
+
+    /// Remembers which Pods this employer must see the end of.
+    fn watch(&self, view: &View, memory: &Memory) {
+        if self.marks {
+            let registered = memory.members_of_unknown_pods(view);
+            let registered = registered.iter().map(|member| member.pod.uid.as_str());
+            let all = view.pods.keys().map(String::as_str).chain(registered);
+            self.watched
+                .set(&self.employer.name, all.map(Uid::from).collect());
+        }
+    }
+
+    async fn write_marks(
+        &self,
+        view: &View,
+        pods: &BTreeMap<String, Arc<Pod>>,
+        memory: &Memory,
+    ) -> MarkResult {
+        let now = self.now();
+        let marks = marks(view, memory, now);
+        let planned = (view, memory, &marks);
+        let name = &self.employer.name;
+        let result = mark_writes::write_marks(self.context, name, pods, planned, now).await;
+        let counters = &self.context.traffic.counters;
+        for took in &result.drained {
+            counters.observe_drained(&self.named.name, *took);
+        }
+        for took in &result.served {
+            counters.observe_served(&self.named.name, *took);
+        }
+        result
+    }
+}
+
+/// What is wrong with the drain time that an employer asks for, if anything.
+fn invalid_drain_time(employer: &Employer) -> Option<String> {
+    let key = keys::CONSIST_DRAIN_SECONDS;
+    let text = employer.annotations.get(key)?;
+    let seconds = text.trim().parse::<u64>().ok();
+    let valid = seconds.is_some_and(|seconds| seconds <= super::MAX_DRAIN_SECONDS);
+    (!valid).then(|| {
+        format!(
+            "annotation {key}: {text:?} is not a number of seconds from 0 to {}; the default of the adapter is used",
+            super::MAX_DRAIN_SECONDS
+        )
+    })
+}

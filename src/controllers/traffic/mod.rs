@@ -1,0 +1,310 @@
+//! Keeps the members of load balancers in step with the Pods of employers, such as Services, and marks the Pods
+//! accordingly: a Pod is protected while traffic is on, and may be changed when traffic is off. The crate `traffic`
+//! plans; this folder reads, calls and writes.
+//!
+//! | File | Purpose |
+//! |---|---|
+//! | `look` | one look at an employer: calls the adapter until nothing is to be called now |
+//! | `call_limits` | bounds the calls of each adapter |
+//! | `pods` | the Pods of an employer, and those that are gone |
+//! | `mark_writes` | writes the marks of Pods |
+//! | `employer_writes` | writes the finalizer, the report and the Events of an employer |
+//! | `watched_pods` | which employers must see the end of a Pod |
+
+mod call_limits;
+mod employer_writes;
+mod look;
+mod mark_writes;
+mod pods;
+mod watched_pods;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::{info, warn};
+use traffic::plan::Memory;
+use traffic::{Adapter, Employer};
+
+use super::ControllerContext;
+use super::cache_waits::{TermStart, UNSYNCED_RETRY, wait_for_pod_cache};
+use crate::api::keys;
+use crate::cluster::traffic::adapters::NamedAdapter;
+use crate::cluster::traffic::employers::CachedEmployer;
+use crate::cluster::work_queue::ReconcileOutcome;
+use crate::domain::traffic::names::EmployerName;
+use crate::domain::traffic::report::EmployerReport;
+use call_limits::CallLimits;
+use look::{Look, LookResult};
+pub use watched_pods::WatchedPods;
+
+/// The controller of one term.
+pub struct TrafficController {
+    context: Arc<ControllerContext>,
+    memories: Mutex<HashMap<EmployerName, EmployerMemory>>,
+    limits: CallLimits,
+    watched: Arc<WatchedPods>,
+    term_start: TermStart,
+}
+
+/// What is remembered of an employer between two looks.
+#[derive(Default)]
+struct EmployerMemory {
+    /// UID of the employer. Another object of the same name begins anew.
+    uid: String,
+    /// What is known of the members, by adapter.
+    plans: HashMap<String, Memory>,
+    /// When the report was written last.
+    reported: Option<Instant>,
+}
+
+impl TrafficController {
+    /// Creates the controller of one term.
+    pub fn new(context: Arc<ControllerContext>, watched: Arc<WatchedPods>) -> Arc<Self> {
+        Arc::new(TrafficController {
+            context,
+            memories: Mutex::default(),
+            limits: CallLimits::default(),
+            watched,
+            term_start: TermStart::default(),
+        })
+    }
+
+    /// Looks at an employer.
+    pub async fn reconcile(&self, name: EmployerName) -> ReconcileOutcome {
+        let Some(cache) = self.context.traffic.employers.kind(&name.kind) else {
+            return ReconcileOutcome::Done; // an employer of a program that is not this one
+        };
+        if !cache.is_listed() {
+            return ReconcileOutcome::After(UNSYNCED_RETRY);
+        }
+        match self.reconcile_listed(&name).await {
+            Ok(outcome) | Err(outcome) => outcome,
+        }
+    }
+
+    async fn reconcile_listed(
+        &self,
+        name: &EmployerName,
+    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        let position = self
+            .term_start
+            .wait_until_current(&self.context, &name.namespace);
+        wait_for_pod_cache(&self.context, position.await?).await?;
+        let employer = self.context.traffic.employers.get(name);
+        let Some(employer) = employer else {
+            self.memories.lock().remove(name);
+            return self.release_pods(name).await;
+        };
+        let chosen = match (&employer.adapter, employer.managed) {
+            (Err(error), true) => {
+                let report = EmployerReport::of_error("", error);
+                self.write_report(&employer, &report).await?;
+                return Ok(ReconcileOutcome::Done);
+            }
+            (Ok(Some(named)), true) => named.clone(),
+            _ => return self.release_employer(&employer).await,
+        };
+        let mut memory = self.memories.lock().remove(name).unwrap_or_default();
+        if memory.uid != employer.state.employer.uid {
+            memory = EmployerMemory {
+                uid: employer.state.employer.uid.clone(),
+                ..EmployerMemory::default()
+            };
+        }
+        let outcome = self.look_at(&employer, &chosen, &mut memory).await;
+        self.memories.lock().insert(name.clone(), memory);
+        outcome
+    }
+
+    async fn look_at(
+        &self,
+        employer: &Arc<CachedEmployer>,
+        chosen: &NamedAdapter,
+        memory: &mut EmployerMemory,
+    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        let deleting = employer.state.employer.deleting;
+        let mut employer = Arc::clone(employer);
+        if !deleting && !employer_writes::is_prepared(&employer, &chosen.name) {
+            if !self.may_prepare(&employer, &chosen.name) {
+                return self.retire_unknown(&employer, chosen, memory).await;
+            }
+            employer = self.prepare(&employer, &chosen.name).await?;
+        }
+        let former = former_adapter(&employer, &chosen.name);
+        let plan = memory.plans.entry(chosen.name.clone()).or_default();
+        let mut result = self.look(&employer, chosen, plan, false).await?;
+        if let Some(former) = former {
+            let settled = result.summary.pending == 0 && result.summary.last_error.is_none();
+            self.retire(&employer, &former, settled, memory, &mut result)
+                .await?;
+        }
+        let report = EmployerReport::of_plan(&chosen.name, result.summary.clone());
+        if deleting && result.is_clean {
+            self.finish(&employer).await?;
+            info!("all members are off the load balancer; the employer may go");
+            return Ok(ReconcileOutcome::Done);
+        }
+        let later = self.report_paced(&employer, &report, memory).await?;
+        let wake = result.wake.into_iter().chain(later).min();
+        Ok(wake.map_or(ReconcileOutcome::Done, ReconcileOutcome::After))
+    }
+
+    /// One look at the members of one adapter. `retires` says that all its members should go.
+    async fn look(
+        &self,
+        employer: &CachedEmployer,
+        named: &NamedAdapter,
+        memory: &mut Memory,
+        retires: bool,
+    ) -> Result<LookResult, ReconcileOutcome> {
+        let seen = Employer {
+            deleting: employer.state.employer.deleting || retires,
+            ..employer.state.employer.clone()
+        };
+        let look = Look {
+            context: &self.context,
+            limits: &self.limits,
+            watched: &self.watched,
+            employer,
+            seen,
+            named,
+            marks: !retires,
+        };
+        look.run(memory).await
+    }
+
+    /// Whether another adapter can take over: the former one is known here, or there is none.
+    fn may_prepare(&self, employer: &CachedEmployer, chosen: &str) -> bool {
+        let former = adapter_in_use(employer).filter(|name| *name != chosen);
+        former.is_none_or(|name| self.context.traffic.adapters.get(name).is_some())
+    }
+
+    /// The former adapter is not configured any more, so that its members can't be removed.
+    async fn retire_unknown(
+        &self,
+        employer: &CachedEmployer,
+        chosen: &NamedAdapter,
+        memory: &mut EmployerMemory,
+    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        let key = keys::CONSIST_ADAPTER_IN_USE;
+        let former = adapter_in_use(employer).unwrap_or_default();
+        let error = format!(
+            "adapter {former} may have registered members and is not configured any more; configure it again until it \
+             has removed them, or remove the annotation {key} to leave them"
+        );
+        let report = EmployerReport::of_error(&chosen.name, &error);
+        self.report_paced(employer, &report, memory).await?;
+        Ok(ReconcileOutcome::Done)
+    }
+
+    /// Removes the members of the adapter that managed the employer before, once the present one serves.
+    async fn retire(
+        &self,
+        employer: &CachedEmployer,
+        former: &str,
+        settled: bool,
+        memory: &mut EmployerMemory,
+        result: &mut LookResult,
+    ) -> Result<(), ReconcileOutcome> {
+        let Some(named) = self.context.traffic.adapters.get(former).cloned() else {
+            return Ok(());
+        };
+        if !settled && !employer.state.employer.deleting {
+            return Ok(());
+        }
+        let plan = memory.plans.entry(former.to_owned()).or_default();
+        let retired = self.look(employer, &named, plan, true).await?;
+        result.is_clean &= retired.is_clean;
+        result.wake = result.wake.into_iter().chain(retired.wake).min();
+        result.summary.draining += retired.summary.draining;
+        if retired.is_clean && !employer.state.employer.deleting {
+            memory.plans.remove(former);
+            self.forget_former(employer).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the report if it is new. While members wait, it changes often, and is written at most every
+    /// [`REPORT_INTERVAL`]. Returns the time until it may be written.
+    async fn report_paced(
+        &self,
+        employer: &CachedEmployer,
+        report: &EmployerReport,
+        memory: &mut EmployerMemory,
+    ) -> Result<Option<Duration>, ReconcileOutcome> {
+        if employer_writes::is_reported(employer, report) {
+            return Ok(None);
+        }
+        let since = memory.reported.map(|at| at.elapsed());
+        if let Some(since) = since.filter(|since| *since < REPORT_INTERVAL) {
+            return Ok(Some(REPORT_INTERVAL.saturating_sub(since)));
+        }
+        memory.reported = Some(Instant::now());
+        self.write_report(employer, report).await?;
+        Ok(None)
+    }
+
+    /// An employer gives up the management of its traffic: Pods lose their marks, and the employer its finalizer.
+    /// Members stay registered, so that nobody who serves is taken off.
+    async fn release_employer(
+        &self,
+        employer: &CachedEmployer,
+    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        self.memories.lock().remove(&employer.name);
+        let outcome = self.release_pods(&employer.name).await?;
+        if outcome == ReconcileOutcome::Done {
+            self.finish(employer).await?;
+        }
+        Ok(outcome)
+    }
+
+    /// Removes all marks of an employer from Pods.
+    async fn release_pods(
+        &self,
+        name: &EmployerName,
+    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        let pods = pods::marked_pods(&self.context, name);
+        let all_written = mark_writes::release_all(&self.context, name, &pods).await;
+        match all_written {
+            true => Ok(ReconcileOutcome::Done),
+            false => {
+                warn!(
+                    "a Pod still has marks of an employer that has given up its traffic; trying again"
+                );
+                Err(ReconcileOutcome::Retry)
+            }
+        }
+    }
+}
+
+/// The least time between two reports of one employer.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The adapter that may have registered members, as recorded.
+fn adapter_in_use(employer: &CachedEmployer) -> Option<&str> {
+    let annotations = &employer.state.employer.annotations;
+    let names = annotations.get(keys::CONSIST_ADAPTER_IN_USE)?;
+    names.split(',').next()
+}
+
+/// The adapter that was in use before `chosen`, if its members may still be registered.
+fn former_adapter(employer: &CachedEmployer, chosen: &str) -> Option<String> {
+    let annotations = &employer.state.employer.annotations;
+    let names = annotations.get(keys::CONSIST_ADAPTER_IN_USE)?;
+    let former = names.split(',').find(|name| *name != chosen);
+    former.filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// How long members of an employer are drained, if it says so.
+fn drain_time(employer: &Employer, adapter: &dyn Adapter) -> Duration {
+    let text = employer.annotations.get(keys::CONSIST_DRAIN_SECONDS);
+    let seconds = text.and_then(|text| text.trim().parse::<u64>().ok());
+    let asked = seconds.filter(|seconds| *seconds <= MAX_DRAIN_SECONDS);
+    asked.map_or_else(|| adapter.settings().drain_time, Duration::from_secs)
+}
+
+/// Longest drain time that an employer can ask for: an hour.
+const MAX_DRAIN_SECONDS: u64 = 3_600;

@@ -1,0 +1,86 @@
+//! The Pods of an employer, and those that are gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use traffic::Member;
+
+use super::super::ControllerContext;
+use super::super::api_calls::call_api;
+use crate::cluster::pod_requests;
+use crate::cluster::traffic::employers::CachedEmployer;
+use crate::cluster::work_queue::ReconcileOutcome;
+use crate::domain::pod::Pod;
+use crate::domain::traffic::names::EmployerName;
+use crate::domain::traffic::pod_marks::PodMarks;
+
+/// How many Pods one look reads live.
+const LIVE_READS: usize = 20;
+
+/// The Pods that an employer selects or has marked, by UID.
+pub fn pods_of(
+    context: &ControllerContext,
+    employer: &CachedEmployer,
+) -> BTreeMap<String, Arc<Pod>> {
+    let state = context.index.read_state();
+    let namespace = state.namespace(&employer.name.namespace);
+    let all = namespace.into_iter().flat_map(|n| n.pods.values());
+    let ours = all.filter(|pod| {
+        employer.selects(pod)
+            || may_be_marked(employer, pod) && PodMarks::of(&employer.name, pod).any()
+    });
+    ours.map(|pod| (pod.metadata.uid.clone(), Arc::clone(pod)))
+        .collect()
+}
+
+/// A quick look before the marks are read.
+fn may_be_marked(employer: &CachedEmployer, pod: &Pod) -> bool {
+    let has_finalizer = pod.metadata.finalizers.contains(&employer.finalizer);
+    has_finalizer
+        || pod
+            .annotation(crate::api::keys::AVAILABLE_CONDITIONS)
+            .is_some_and(|text| text.contains(&employer.name.name))
+}
+
+/// The Pods with a mark of an employer.
+pub fn marked_pods(context: &ControllerContext, employer: &EmployerName) -> Vec<Arc<Pod>> {
+    let state = context.index.read_state();
+    let namespace = state.namespace(&employer.namespace);
+    let all = namespace.into_iter().flat_map(|n| n.pods.values());
+    let marked = all.filter(|pod| PodMarks::of(employer, pod).any());
+    marked.map(Arc::clone).collect()
+}
+
+/// What the API server says of the Pods behind registered members that the cache does not know.
+#[derive(Default)]
+pub struct UnknownPods {
+    /// UIDs of Pods that are gone.
+    pub gone: Vec<String>,
+    /// Pods that still exist and are not managed any more.
+    pub unmanaged: Vec<Arc<Pod>>,
+}
+
+/// Reads Pods live: a member is only removed at once if its Pod is gone for certain.
+pub async fn read_unknown_pods(
+    context: &ControllerContext,
+    namespace: &str,
+    members: &[Member],
+) -> Result<UnknownPods, ReconcileOutcome> {
+    let mut unknown = UnknownPods::default();
+    let by_uid: BTreeMap<_, _> = members.iter().map(|m| (&m.pod.uid, &m.pod.name)).collect();
+    for (uid, name) in by_uid.into_iter().take(LIVE_READS) {
+        let live = match name.is_empty() {
+            true => None,
+            false => {
+                let read = pod_requests::get_pod(&context.client, namespace, name);
+                call_api("read the Pod behind a member", read).await?
+            }
+        };
+        match live.filter(|pod| pod.metadata.uid == *uid) {
+            None => unknown.gone.push(uid.clone()),
+            Some(pod) if pod.is_managed() => {} // the cache will know it in a moment
+            Some(pod) => unknown.unmanaged.push(Arc::new(pod)),
+        }
+    }
+    Ok(unknown)
+}

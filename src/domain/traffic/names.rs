@@ -1,0 +1,86 @@
+//! The key and the finalizer of an employer, by which a Pod is marked.
+
+use md5::{Digest, Md5};
+
+use crate::api::keys;
+
+/// An employer: an object whose traffic is managed, such as a Service.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EmployerName {
+    /// Namespace.
+    pub namespace: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+}
+
+impl EmployerName {
+    /// Creates the name of an employer.
+    pub fn new(kind: &str, namespace: &str, name: &str) -> EmployerName {
+        EmployerName {
+            namespace: namespace.to_owned(),
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// The key in the annotation `pod.kusionstack.io/available-conditions`: `<Kind>/<namespace>/<name>`.
+    pub fn key(&self) -> String {
+        format!("{}/{}/{}", self.kind, self.namespace, self.name)
+    }
+
+    /// The employer of a key. `None` if the key has another form.
+    pub fn from_key(key: &str) -> Option<EmployerName> {
+        let [kind, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        Some(EmployerName::new(kind, namespace, name))
+    }
+
+    /// The finalizer by which the employer protects a Pod. As in Kuperator, it is made of the name alone, so employers
+    /// of several kinds with one name have the same finalizer.
+    pub fn finalizer(&self) -> String {
+        let digest = Md5::digest(self.name.as_bytes());
+        let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let part = hex.get(8..24).unwrap_or_default();
+        format!("{}/{part}", keys::PROTECTION_FINALIZER_PREFIX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// The values are those of Kuperator.
+    #[test]
+    fn finalizers_are_those_of_kuperator() {
+        for (name, finalizer) in [
+            (
+                "web",
+                "prot.podopslifecycle.kusionstack.io/9705eb7ac2c98403",
+            ),
+            (
+                "resource-consist-ut-svc-1",
+                "prot.podopslifecycle.kusionstack.io/7ba82bbc976edd3f",
+            ),
+        ] {
+            let employer = EmployerName::new("Service", "shop", name);
+            assert_eq!(employer.finalizer(), finalizer);
+        }
+    }
+
+    #[test]
+    fn key_names_its_employer() {
+        let employer = EmployerName::new("Service", "shop", "web");
+        assert_eq!(employer.key(), "Service/shop/web");
+        assert_eq!(
+            EmployerName::from_key("Service/shop/web").unwrap(),
+            employer
+        );
+        for other in ["web", "shop/web", "apps/Service/shop/web"] {
+            assert_eq!(EmployerName::from_key(other), None);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What the plan of an employer must know of a Pod.
+
+use traffic::plan::PodInput;
+use traffic::{PodId, PodPort};
+
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+/// The Pod for the plan of an employer that selects it, or does not.
+pub fn pod_input(pod: &Pod, selected: bool) -> PodInput {
+    let containers = pod.spec.init_containers.iter().chain(&*pod.spec.containers);
+    let ports = containers.flat_map(|container| &container.ports);
+    let ports = ports.map(|port| PodPort {
+        name: port.name.clone(),
+        number: port.container_port,
+        protocol: match port.protocol.as_str() {
+            "" => "TCP".to_owned(),
+            protocol => protocol.to_owned(),
+        },
+    });
+    let pod_of_load_balancer = traffic::Pod {
+        id: PodId {
+            uid: pod.metadata.uid.clone(),
+            name: pod.metadata.name.clone(),
+        },
+        addresses: pod.status.addresses.clone(),
+        node: pod.spec.node_name.to_string(),
+        labels: pod.metadata.labels.clone(),
+        ports: ports.collect(),
+        on: should_serve(pod),
+    };
+    PodInput {
+        pod: pod_of_load_balancer,
+        selected,
+        ended: have_containers_ended(pod),
+    }
+}
+
+/// Whether the Pod should take traffic: it is Ready, its lifecycle keeps it on traffic, and its deletion has not begun.
+/// The condition of the lifecycle counts beside Ready, because the kubelet of a dead node does not change Ready.
+pub fn should_serve(pod: &Pod) -> bool {
+    let kept_on = pod.condition(keys::SERVICE_READY) != Some(false);
+    !pod.is_terminating() && pod.is_ready() && kept_on
+}
+
+/// Whether no container of the Pod answers any more: it has finished, or its deletion has come so far that the kubelet
+/// has reported the end of all containers.
+fn have_containers_ended(pod: &Pod) -> bool {
+    let reported = pod.metadata.deletion_grace_period_seconds == Some(0);
+    pod.is_finished() || pod.is_terminating() && reported
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(ready: &str, service_ready: Option<&str>, metadata: Value) -> Pod {
+        let mut conditions = vec![json!({ "type": "Ready", "status": ready })];
+        let gate = |status| json!({ "type": keys::SERVICE_READY, "status": status });
+        conditions.extend(service_ready.map(gate));
+        serde_json::from_value(json!({
+            "metadata": metadata,
+            "spec": {
+                "nodeName": "node-1",
+                "containers": [{ "name": "web", "ports": [{ "name": "http", "containerPort": 8080 }] }],
+            },
+            "status": { "conditions": conditions, "podIPs": [{ "ip": "10.0.0.7" }, { "ip": "fd00::7" }] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn pod_serves_while_ready_and_kept_on_traffic() {
+        let serves = |ready, gate| should_serve(&pod(ready, gate, json!({})));
+        assert!(serves("True", Some("True")));
+        assert!(serves("True", None), "a Pod without the gate");
+        assert!(!serves("True", Some("False")), "the kubelet lags behind");
+        assert!(!serves("False", Some("True")));
+        assert!(!serves("Unknown", None));
+        let terminating = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
+        assert!(!should_serve(&pod("True", Some("True"), terminating)));
+    }
+
+    #[test]
+    fn addresses_and_ports_are_read() {
+        let input = pod_input(
+            &pod("True", None, json!({ "name": "web-0", "uid": "u" })),
+            true,
+        );
+        assert_eq!(input.pod.port_named("http"), Some(8080));
+        assert_eq!(input.pod.ports[0].protocol, "TCP");
+        let addresses: Vec<_> = input
+            .pod
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(addresses, ["10.0.0.7", "fd00::7"]);
+        assert_eq!(input.pod.node, "node-1");
+        assert!(input.pod.on && input.selected && !input.ended);
+    }
+
+    #[test]
+    fn containers_have_ended_when_the_kubelet_said_so() {
+        let terminating = |seconds: i64| {
+            json!({
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": seconds,
+            })
+        };
+        assert!(!pod_input(&pod("False", None, terminating(30)), true).ended);
+        assert!(pod_input(&pod("False", None, terminating(0)), true).ended);
+    }
+}

@@ -1,0 +1,131 @@
+//! The status of an employer, for users: the annotation, and the condition of a Service.
+
+use jiff::{Timestamp, Unit};
+use serde::{Deserialize, Serialize};
+use traffic::Presence;
+use traffic::plan::{Summary, Waiting};
+
+use crate::domain::messages;
+
+/// Longest error in the status, in bytes.
+const ERROR_BYTES: usize = 300;
+
+/// The annotation `resource-consist.kusionstack.io/status` of an employer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EmployerReport {
+    /// The adapter that manages the traffic; empty if there is none.
+    pub adapter: String,
+    /// Members that serve, and should.
+    pub registered: usize,
+    /// Members that should serve and do not yet.
+    pub pending: usize,
+    /// Members that should be off traffic and are not yet.
+    pub draining: usize,
+    /// Members whose last change failed.
+    pub failed: usize,
+    /// The last failure, until a call succeeds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// When a failed call is repeated, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_try: Option<Timestamp>,
+    /// Members that are not as they should be, at most ten.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<WaitingMember>,
+}
+
+/// A member that is not as it should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WaitingMember {
+    /// Name of its Pod.
+    pub pod: String,
+    /// The member, as the load balancer names it.
+    pub at: String,
+    /// `Pending`, `Draining`, `Serving`, `Absent` or `Unknown`.
+    pub state: String,
+    /// Open connections, if the load balancer counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u64>,
+    /// When it counts as drained at the latest, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// A sentence with all of this.
+    pub message: String,
+}
+
+impl EmployerReport {
+    /// The report of a plan.
+    pub fn of_plan(adapter: &str, summary: Summary) -> EmployerReport {
+        EmployerReport {
+            adapter: adapter.to_owned(),
+            registered: summary.registered,
+            pending: summary.pending,
+            draining: summary.draining,
+            failed: summary.failed,
+            last_error: summary.last_error.map(|error| cut(&error)),
+            next_try: summary.next_try.map(whole_seconds),
+            waiting: summary.waiting.iter().map(WaitingMember::from).collect(),
+        }
+    }
+
+    /// The report about an employer that has no plan, for this reason.
+    pub fn of_error(adapter: &str, error: &str) -> EmployerReport {
+        EmployerReport {
+            adapter: adapter.to_owned(),
+            last_error: Some(cut(error)),
+            ..EmployerReport::default()
+        }
+    }
+
+    /// Whether the members are as the Pods need: the value, the reason and the message of the condition.
+    pub fn condition(&self) -> (bool, &'static str, String) {
+        let counts = format!(
+            "{} registered, {} pending, {} draining, {} failed",
+            self.registered, self.pending, self.draining, self.failed
+        );
+        match &self.last_error {
+            Some(error) => (false, "Failed", format!("{error}; {counts}")),
+            None if self.pending + self.draining + self.failed > 0 => {
+                let first = self.waiting.first();
+                let first = first.map(|member| format!("; {}: {}", member.pod, member.message));
+                (
+                    false,
+                    "Progressing",
+                    format!("{counts}{}", first.unwrap_or_default()),
+                )
+            }
+            None => (true, "Consistent", counts),
+        }
+    }
+}
+
+impl From<&Waiting> for WaitingMember {
+    fn from(waiting: &Waiting) -> WaitingMember {
+        let state = match waiting.presence {
+            Presence::Serving => "Serving",
+            Presence::Pending => "Pending",
+            Presence::Draining { .. } => "Draining",
+            Presence::Absent => "Absent",
+            Presence::Unknown => "Unknown",
+        };
+        WaitingMember {
+            pod: waiting.pod.clone(),
+            at: waiting.member.to_string(),
+            state: state.to_owned(),
+            connections: waiting.connections,
+            until: waiting.until.map(whole_seconds),
+            message: cut(&waiting.to_string()),
+        }
+    }
+}
+
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    time.round(Unit::Second).unwrap_or(time)
+}
+
+fn cut(text: &str) -> String {
+    let clean: String = text.chars().filter(|c| !c.is_control()).collect();
+    messages::shorten(&clean, ERROR_BYTES)
+}

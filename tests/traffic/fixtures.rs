@@ -1,0 +1,159 @@
+//! A Service whose traffic is managed, and the marks of its Pods.
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use operating::api::keys;
+use operating::domain::traffic::names::EmployerName;
+use operating::domain::traffic::report::EmployerReport;
+use serde_json::{Value, json};
+use testbed::{Scope, wait};
+
+/// A Service of the namespace, which selects `app=<name>`.
+pub struct Employer<'a> {
+    pub scope: &'a Scope,
+    pub name: EmployerName,
+    pub api: Api<Service>,
+}
+
+/// The object of a Service whose traffic is managed, with `part` merged into it. Pods are drained for a second.
+pub fn object(name: &str, part: Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": name, "labels": { (keys::CONTROL): "true" },
+            "annotations": { (keys::CONSIST_DRAIN_SECONDS): "1" },
+        },
+        "spec": { "selector": { "app": name }, "ports": [{ "port": 80 }] },
+    });
+    json_patch::merge(&mut object, &part);
+    object
+}
+
+impl<'a> Employer<'a> {
+    /// Creates a Service with `part` merged into it.
+    pub async fn new(scope: &'a Scope, name: &str, part: Value) -> Employer<'a> {
+        let api: Api<Service> = Api::namespaced(scope.client.clone(), &scope.namespace);
+        let service = serde_json::from_value(object(name, part)).unwrap();
+        api.create(&PostParams::default(), &service).await.unwrap();
+        Employer {
+            name: EmployerName::new("Service", &scope.namespace, name),
+            scope,
+            api,
+        }
+    }
+
+    pub async fn get(&self) -> Service {
+        self.api.get(&self.name.name).await.unwrap()
+    }
+
+    /// Merges a part into the object.
+    pub async fn edit(&self, part: Value) {
+        let patch = Patch::Merge(part);
+        let params = PatchParams::default();
+        self.api
+            .patch(&self.name.name, &params, &patch)
+            .await
+            .unwrap();
+    }
+
+    pub async fn delete(&self) {
+        let params = DeleteParams::default();
+        self.api.delete(&self.name.name, &params).await.unwrap();
+    }
+
+    /// Waits until the Service is gone.
+    pub async fn gone(&self) {
+        wait::until("the Service to be gone", async || {
+            self.api.get_opt(&self.name.name).await.unwrap().is_none()
+        })
+        .await;
+    }
+
+    /// The stored report; `None` if there is none yet.
+    pub async fn report(&self) -> Option<EmployerReport> {
+        let service = self.get().await;
+        let text = service.annotations().get(keys::CONSIST_STATUS)?;
+        Some(serde_json::from_str(text).unwrap())
+    }
+
+    /// Waits for a report.
+    pub async fn until(
+        &self,
+        description: &str,
+        test: impl Fn(&EmployerReport) -> bool,
+    ) -> EmployerReport {
+        let probe = async || self.report().await.filter(|report| test(report));
+        match wait::found(probe).await {
+            Some(report) => report,
+            None => panic!(
+                "waited for {description}: {}\n{}",
+                json!(self.get().await),
+                self.describe_pods().await
+            ),
+        }
+    }
+
+    /// Waits until this many members serve, and none waits.
+    pub async fn consistent(&self, registered: usize) {
+        self.until("all members to serve", |report| {
+            report.registered == registered
+                && report.pending + report.draining + report.failed == 0
+                && report.last_error.is_none()
+        })
+        .await;
+    }
+
+    async fn describe_pods(&self) -> String {
+        let pods = self.scope.list("").await;
+        let pods = pods.iter().map(|pod| {
+            format!(
+                "{}: {:?} {:?} {:?} {}\n",
+                pod.name_any(),
+                pod.labels(),
+                pod.annotations().get(keys::AVAILABLE_CONDITIONS),
+                pod.finalizers(),
+                json!(pod.status.as_ref().unwrap().conditions)
+            )
+        });
+        pods.collect()
+    }
+
+    /// The condition of the Service: its status, reason and message.
+    pub async fn condition(&self) -> Option<(String, String, String)> {
+        let status = self.get().await.status?;
+        let mut conditions = status.conditions.unwrap_or_default().into_iter();
+        let ours = conditions.find(|c| c.type_ == keys::CONSIST_CONDITION)?;
+        Some((ours.status, ours.reason, ours.message))
+    }
+
+    /// Whether a Pod is protected by this Service.
+    pub fn protects(&self, pod: &Pod) -> bool {
+        pod.finalizers().contains(&self.name.finalizer())
+    }
+
+    /// Whether a Pod is not available before this Service protects it.
+    pub fn is_expected(&self, pod: &Pod) -> bool {
+        let text = pod.annotations().get(keys::AVAILABLE_CONDITIONS);
+        let value = text.map(|text| serde_json::from_str::<Value>(text).unwrap());
+        value.is_some_and(|value| {
+            value["expectedFinalizers"][self.name.key()] == json!(self.name.finalizer())
+        })
+    }
+
+    /// Waits until a Pod has these marks: expected, protected.
+    pub async fn marks(&self, pod: &str, wanted: (bool, bool)) -> Pod {
+        let probe = async || {
+            let pod = self.scope.pods().get_opt(pod).await.unwrap()?;
+            ((self.is_expected(&pod), self.protects(&pod)) == wanted).then_some(pod)
+        };
+        match wait::found(probe).await {
+            Some(pod) => pod,
+            None => panic!(
+                "Pod {pod} does not get the marks {wanted:?}: {}\n{}",
+                json!(self.get().await),
+                self.describe_pods().await
+            ),
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! ResourceConsist on a real API server, with the rights of the installed service account only.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod employers;
+mod endpoints;
+mod fixtures;
+
+// This program uses a part of the fixtures of CollaSets.
+#[allow(dead_code)]
+#[path = "../collaset/fixtures.rs"]
+mod sets;

@@ -1,1 +1,0 @@
-//! The next step of an employer, without I/O.

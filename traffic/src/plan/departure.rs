@@ -1,0 +1,90 @@
+//! How far a member is that should go.
+
+use jiff::Timestamp;
+
+use super::backoff::later;
+use super::memory::{Known, Memory};
+use super::view::{PodInput, View};
+use crate::{Control, Presence};
+
+/// The next step of a member that should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Departure {
+    /// It gets no requests any more, and none is open.
+    Gone,
+    /// New requests to it must be stopped.
+    Drain,
+    /// It must be removed.
+    Deregister,
+    /// It will be drained at this time, or when a read says so.
+    Waits {
+        until: Option<Timestamp>,
+        /// Whether reads can end the wait earlier.
+        poll: bool,
+    },
+    /// Nothing is known of it.
+    Unknown,
+}
+
+/// The next step of a known member that should go.
+pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timestamp) -> Departure {
+    if known.presence == Presence::Absent {
+        return Departure::Gone;
+    }
+    let uid = &known.member.pod.uid;
+    if !uid.is_empty() && !view.pods.contains_key(uid) && !view.gone.contains(uid) {
+        return Departure::Unknown; // the cache does not know the Pod yet, or it is gone
+    }
+    if memory.unreadable.contains_key(&known.member.key.group) {
+        return Departure::Unknown;
+    }
+    let behind = view.pod_behind(&known.member);
+    let has_ended = view.gone.contains(uid) || behind.is_some_and(|input: &PodInput| input.ended);
+    let control = view.settings.control;
+    let drained_at = match has_ended {
+        true => known.since,
+        false => later(known.since, view.drain_time),
+    };
+    match &known.presence {
+        Presence::Unknown => Departure::Unknown,
+        Presence::Absent => Departure::Gone,
+        _ if control == Control::Observes => Departure::Waits {
+            until: None,
+            poll: true,
+        },
+        Presence::Serving | Presence::Pending => {
+            let drains = control == Control::Drains && !has_ended && !view.drain_time.is_zero();
+            match drains {
+                true => Departure::Drain,
+                false => Departure::Deregister,
+            }
+        }
+        Presence::Draining { until } if control == Control::Deregisters => Departure::Waits {
+            until: *until,
+            poll: true,
+        },
+        Presence::Draining { .. } if now >= drained_at || is_idle(known) => Departure::Deregister,
+        Presence::Draining { .. } => Departure::Waits {
+            until: Some(drained_at),
+            poll: memory.counts_connections,
+        },
+    }
+}
+
+/// Whether a read that began after the draining has found no open connection.
+fn is_idle(known: &Known) -> bool {
+    known
+        .connections
+        .is_some_and(|(count, read)| count == 0 && read > known.since)
+}
+
+/// When a Pod that should not serve, and whose members somebody else changes, counts as drained. `None` if the last
+/// read does not prove that it has no member.
+pub(super) fn drained_at(view: &View, memory: &Memory, uid: &str) -> Option<Timestamp> {
+    let absent_since = memory.pods.get(uid)?.absent_since?;
+    let has_ended = view.pods.get(uid).is_some_and(|input| input.ended);
+    Some(match has_ended {
+        true => absent_since,
+        false => later(absent_since, view.drain_time),
+    })
+}

@@ -1,0 +1,151 @@
+//! What each Pod's state permits: protect, release or keep.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::departure::{Departure, departure, drained_at};
+use super::memory::{Known, Memory};
+use super::summary::Waiting;
+use super::view::View;
+use crate::{Control, MemberKey, Presence};
+
+/// What may happen with the finalizer by which an employer protects a Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// All members of the Pod serve: the Pod is protected from now on.
+    Protect,
+    /// No member of the Pod gets a request, and none is open: the Pod may be changed.
+    Release,
+    /// Neither is certain, for this reason. The finalizer stays as it is.
+    Keep(String),
+}
+
+/// The mark of each Pod, by UID.
+pub fn marks(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, Mark> {
+    let mut registered = BTreeMap::<&str, Vec<&Known>>::new();
+    for known in memory.members.values() {
+        let of_pod = registered.entry(&known.member.pod.uid).or_default();
+        of_pod.push(known);
+    }
+    let observes = view.settings.control == Control::Observes;
+    let mark = |uid: &String| {
+        let registered = registered.get(uid.as_str()).map_or(&[][..], Vec::as_slice);
+        let mark = match (&view.refused, view.serves(uid)) {
+            (Some(error), _) => Mark::Keep(error.to_string()),
+            (None, true) => mark_on(view, memory, uid, now),
+            // Whoever registers the members of a deleted employer removes them, but perhaps only when it is gone.
+            (None, false) if view.deleting && observes => Mark::Release,
+            (None, false) => mark_off(view, memory, uid, registered, now),
+        };
+        (uid.clone(), mark)
+    };
+    view.pods.keys().map(mark).collect()
+}
+
+/// The mark of a Pod that should serve.
+fn mark_on(view: &View, memory: &Memory, uid: &str, now: Timestamp) -> Mark {
+    let keys = match view.planned.get(uid) {
+        Some(Ok(keys)) if !keys.is_empty() => keys,
+        Some(Err(error)) => return Mark::Keep(error.to_string()),
+        _ => return Mark::Keep("it has no address or no port yet".to_owned()),
+    };
+    if let Some(other) = view.shared.get(uid) {
+        return Mark::Keep(format!("its address and port are those of Pod {other}"));
+    }
+    if let Some(reason) = not_read(view, memory, uid) {
+        return Mark::Keep(reason);
+    }
+    for key in keys {
+        let known = memory.members.get(key);
+        let serves = known.is_some_and(|known| {
+            let wanted = view.wanted.get(key);
+            let as_wanted = wanted.is_some_and(|member| known.is_as_wanted(view, member));
+            as_wanted
+                && known.presence == Presence::Serving
+                && !memory.unreadable.contains_key(&key.group)
+        });
+        if !serves {
+            return Mark::Keep(Waiting::of(view, memory, key, uid, now).to_string());
+        }
+    }
+    Mark::Protect
+}
+
+/// The mark of a Pod that should not serve, with the members that are registered for it by name.
+fn mark_off(
+    view: &View,
+    memory: &Memory,
+    uid: &str,
+    registered: &[&Known],
+    now: Timestamp,
+) -> Mark {
+    if let Some(reason) = not_read(view, memory, uid) {
+        return Mark::Keep(reason);
+    }
+    let mut keys = view.planned_keys(uid);
+    keys.extend(registered.iter().map(|known| known.member.key.clone()));
+    if let Some(reason) = unreadable_of(memory, &keys) {
+        return Mark::Keep(reason);
+    }
+    let open = match view.settings.control {
+        Control::Observes if drained_at(view, memory, uid).is_some_and(|at| at <= now) => None,
+        Control::Observes => keys.first(),
+        _ => keys.iter().find(|key| !is_off(view, memory, uid, key, now)),
+    };
+    open.map_or(Mark::Release, |key| {
+        Mark::Keep(off_reason(view, memory, uid, key, now))
+    })
+}
+
+/// Whether a Pod that should not serve gets no request at a member.
+fn is_off(view: &View, memory: &Memory, uid: &str, key: &MemberKey, now: Timestamp) -> bool {
+    let Some(known) = memory.members.get(key) else {
+        return true; // a complete read has not listed it
+    };
+    if known.presence == Presence::Unknown {
+        return false; // the last change of it may have been for this Pod
+    }
+    let registered_for = &known.member.pod.uid;
+    if !registered_for.is_empty() && registered_for != uid {
+        return true; // the load balancer sends these requests to another Pod
+    }
+    match view.wanted.get(key) {
+        // Another Pod has the address now. Requests reach this Pod only if its containers still run.
+        Some(_) => view.pods.get(uid).is_some_and(|input| input.ended),
+        None => departure(view, memory, known, now) == Departure::Gone,
+    }
+}
+
+fn off_reason(view: &View, memory: &Memory, uid: &str, key: &MemberKey, now: Timestamp) -> String {
+    match view.wanted.get(key).filter(|member| member.pod.uid != uid) {
+        Some(member) => format!("Pod {} serves at its address and port", member.pod.name),
+        None => Waiting::of(view, memory, key, uid, now).to_string(),
+    }
+}
+
+/// Why the members are not known, if they are not.
+fn not_read(view: &View, memory: &Memory, uid: &str) -> Option<String> {
+    let failed = || {
+        let failure = memory.failure.as_ref();
+        failure.map_or_else(
+            || "the load balancer has not been read yet".to_owned(),
+            |failure| format!("the load balancer can't be read: {}", failure.error),
+        )
+    };
+    let Some(observed) = memory.observed else {
+        return Some(failed());
+    };
+    let turned = memory.turned_at(uid);
+    let is_old = turned.is_none_or(|turned| observed < turned);
+    (view.settings.control == Control::Observes && is_old).then(failed)
+}
+
+/// Why a group that the last read left out keeps the Pod, if it does.
+fn unreadable_of(memory: &Memory, keys: &BTreeSet<MemberKey>) -> Option<String> {
+    let unread = keys.iter().find_map(|key| {
+        let error = memory.unreadable.get(&key.group)?;
+        Some((&key.group, error))
+    });
+    unread.map(|(group, error)| format!("group {group} can't be read: {error}"))
+}

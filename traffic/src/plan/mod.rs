@@ -1,0 +1,32 @@
+//! The next step of an employer, without I/O.
+//!
+//! The caller looks at an employer whenever it, one of its Pods or an open state may have changed. A look makes a
+//! [`View`] of what should be, and repeats [`next_call`] until nothing is to be called now. The result of each call goes
+//! into the [`Memory`] of the employer. Then [`marks`] says which Pods may be changed or count as available, and
+//! [`Summary`] is for the user.
+//!
+//! | File | What it has |
+//! |---|---|
+//! | `view` | what should be: the wanted members, and to whom a member belongs |
+//! | `memory` | what is known of the members, and what became of the calls |
+//! | `backoff` | pauses after failures and between reads |
+//! | `next` | the next call, or how long to wait |
+//! | `departure` | how far a member is that should go |
+//! | `marks` | what each Pod's state permits: protect, release or keep |
+//! | `summary` | counts and waiting members, for the status of the employer |
+
+mod backoff;
+mod departure;
+mod marks;
+mod memory;
+mod next;
+mod summary;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use marks::{Mark, marks};
+pub use memory::Memory;
+pub use next::{Next, next_call};
+pub use summary::{Summary, Waiting};
+pub use view::{PodInput, View};

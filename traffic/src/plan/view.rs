@@ -1,0 +1,136 @@
+//! What should be: the wanted members, and to whom a member belongs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::{Adapter, AdapterError, Employer, Member, MemberKey, Pod, PodId, Settings};
+
+/// A Pod of an employer, and what the cluster knows of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodInput {
+    /// The Pod.
+    pub pod: Pod,
+    /// Whether the employer selects the Pod. A Pod that has left the selection is still listed while it has a mark of
+    /// the employer, or a registered member.
+    pub selected: bool,
+    /// Whether the containers of the Pod have ended for good, so that no request can go on.
+    pub ended: bool,
+}
+
+/// What should be.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// How the adapter wants to be driven.
+    pub settings: Settings,
+    /// How long a member that gets no new requests stays protected.
+    pub drain_time: Duration,
+    /// Whether the employer is being deleted.
+    pub deleting: bool,
+    /// The Pods, by UID.
+    pub pods: BTreeMap<String, PodInput>,
+    /// The members that should serve.
+    pub wanted: BTreeMap<MemberKey, Member>,
+    /// The members that each Pod has while it serves, by its UID; or why it can't have any.
+    pub planned: BTreeMap<String, Result<Vec<MemberKey>, AdapterError>>,
+    /// A Pod that plans this member: its UID.
+    planners: BTreeMap<MemberKey, String>,
+    /// Pods whose member is already taken by another Pod: UID, and the name of the other Pod.
+    pub shared: BTreeMap<String, String>,
+    /// Pods of registered members that are gone for certain: their UIDs.
+    pub gone: BTreeSet<String>,
+    /// Why the traffic of the employer can't be managed. Then nothing changes.
+    pub refused: Option<AdapterError>,
+}
+
+impl View {
+    /// Computes what should be.
+    pub fn new(
+        adapter: &dyn Adapter,
+        employer: &Employer,
+        drain_time: Option<Duration>,
+        pods: Vec<PodInput>,
+    ) -> View {
+        let settings = adapter.settings();
+        let refused = match employer.deleting {
+            true => None, // what is registered must go in any case
+            false => adapter.check(employer).err(),
+        };
+        let mut view = View {
+            drain_time: drain_time.unwrap_or(settings.drain_time),
+            settings,
+            deleting: employer.deleting,
+            pods: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            planned: BTreeMap::new(),
+            planners: BTreeMap::new(),
+            shared: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            refused,
+        };
+        for input in pods {
+            view.add_pod(adapter, employer, input);
+        }
+        view
+    }
+
+    fn add_pod(&mut self, adapter: &dyn Adapter, employer: &Employer, input: PodInput) {
+        let PodId { uid, name } = input.pod.id.clone();
+        let members = adapter.members(employer, &input.pod);
+        let serves = input.selected && input.pod.on && !employer.deleting;
+        let keys = members.as_ref().map(|members| {
+            let keys = members.iter().map(|member| member.key.clone());
+            keys.collect::<Vec<_>>()
+        });
+        for key in keys.iter().flatten() {
+            let planner = self.planners.entry(key.clone());
+            let planner = planner.or_insert_with(|| uid.clone());
+            // An address can be used again while the Pod that had it is still stored.
+            if !input.ended {
+                planner.clone_from(&uid);
+            }
+        }
+        self.planned.insert(uid.clone(), keys.map_err(Clone::clone));
+        if let (true, Ok(members)) = (serves, members) {
+            for member in members {
+                let taken = self.wanted.get(&member.key);
+                if let Some(other) = taken.filter(|other| other.pod.uid != uid) {
+                    self.shared.insert(uid.clone(), other.pod.name.clone());
+                    continue;
+                }
+                let pod = PodId {
+                    uid: uid.clone(),
+                    name: name.clone(),
+                };
+                self.wanted
+                    .insert(member.key.clone(), Member { pod, ..member });
+            }
+        }
+        self.pods.insert(uid, input);
+    }
+
+    /// Whether a Pod should serve.
+    pub fn serves(&self, uid: &str) -> bool {
+        let input = self.pods.get(uid);
+        !self.deleting && input.is_some_and(|input| input.selected && input.pod.on)
+    }
+
+    /// The Pod behind a registered member: the one that the load balancer names, or else one that plans it.
+    pub fn pod_behind(&self, member: &Member) -> Option<&PodInput> {
+        match member.pod.uid.as_str() {
+            "" => self.pods.get(self.planners.get(&member.key)?),
+            uid => self.pods.get(uid),
+        }
+    }
+
+    /// All planned members, each with its Pod.
+    pub fn planned_members(&self) -> impl Iterator<Item = (&MemberKey, &PodInput)> {
+        let planners = self.planners.iter();
+        planners.filter_map(|(key, uid)| Some((key, self.pods.get(uid)?)))
+    }
+
+    /// The members that a Pod plans.
+    pub fn planned_keys(&self, uid: &str) -> BTreeSet<MemberKey> {
+        let keys = self.planned.get(uid).and_then(|keys| keys.as_ref().ok());
+        keys.into_iter().flatten().cloned().collect()
+    }
+}
