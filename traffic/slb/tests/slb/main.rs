@@ -5,4 +5,5 @@ mod common;
 mod credentials;
 mod faults;
 mod observe;
+mod planned;
 mod write;
