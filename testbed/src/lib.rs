@@ -34,6 +34,7 @@ pub mod replica;
 pub mod review;
 pub mod scope;
 pub mod server;
+pub mod slb_double;
 pub mod source_files;
 pub mod usage;
 pub mod wait;
