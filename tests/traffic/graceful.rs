@@ -35,13 +35,13 @@ async fn bed(bridge: u16) -> Bed {
         "settings": { "url": format!("http://127.0.0.1:{bridge}"), "drainSeconds": 20 },
     }] });
     std::fs::write(&file, config.to_string()).unwrap();
-    let file = Box::leak(file.to_str().unwrap().to_owned().into_boxed_str());
-    let flags = vec![
-        "--feature-gates=GraceDeleteWebhook=true",
-        "--traffic-config",
-        file,
-    ];
-    Bed::own_serving(flags.leak()).await
+    let file: &str = Box::leak(file.to_str().unwrap().to_owned().into_boxed_str());
+    let flags = vec!["--traffic-config", file];
+    Bed::own_with_serving(
+        &["--feature-gates", "GraceDeleteWebhook=true"],
+        flags.leak(),
+    )
+    .await
 }
 
 /// A set of four servers.

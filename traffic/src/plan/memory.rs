@@ -194,8 +194,12 @@ impl Memory {
         for member in changes.members() {
             let known = self.members.entry(member.key.clone());
             let known = known.or_insert_with(|| Known::new(member.clone(), now));
-            let presence = match results.remove(&member.key) {
-                Some(Ok(presence)) => {
+            let result = results.remove(&member.key).unwrap_or_else(|| {
+                let text = "the load balancer has not said what became of the change";
+                Err(AdapterError::Transient(text.to_owned()))
+            });
+            let presence = match result {
+                Ok(presence) => {
                     if changes.register.contains(member) {
                         known.member = member.clone();
                     }
@@ -203,7 +207,7 @@ impl Memory {
                     self.quiet_reads = 0;
                     Some(presence)
                 }
-                Some(Err(error)) => {
+                Err(error) => {
                     if matches!(error, AdapterError::Throttled(_)) {
                         failure = Some(error.clone());
                     }
@@ -216,7 +220,6 @@ impl Memory {
                     known.failure = Some(Failure::after(former, error, view, now));
                     presence
                 }
-                None => Some(Presence::Unknown),
             };
             if let Some(presence) = presence {
                 self.must_observe |= presence == Presence::Unknown;
