@@ -47,13 +47,13 @@ async fn bed(bridge: u16) -> Bed {
 /// A set of four servers.
 async fn set<'a>(scope: &'a Scope, name: &'static str, port: u16) -> Set<'a> {
     let mut template = containers::template(&format!("{name}:1"), port);
-    let labels = json!({ "app": name, "drain": &scope.namespace, "set": name });
+    let labels = json!({ "app": name, "drain": &scope.namespace });
     json_patch::merge(&mut template, &json!({ "metadata": { "labels": labels } }));
     Set::unsettled(scope, name, 4, json!({ "template": template })).await
 }
 
-/// An update of the image in place, a scale-in, a deletion, and a drained node.
-async fn disturb(bed: &Bed, scope: &Scope, set: &Set<'_>) {
+/// An update of the image in place, a scale-in, and a deletion.
+async fn disturb(scope: &Scope, set: &Set<'_>) {
     let mut template = serde_json::to_value(set.get().await.spec.template).unwrap();
     template["spec"]["containers"][0]["image"] = json!(format!("{}:2", set.name));
     set.edit(json!({ "template": template })).await;
@@ -70,13 +70,6 @@ async fn disturb(bed: &Bed, scope: &Scope, set: &Set<'_>) {
     })
     .await;
     set.settled().await;
-    bed.drain(
-        DRAINED,
-        &format!("drain={},set={}", scope.namespace, set.name),
-    )
-    .await;
-    set.settled().await;
-    bed.uncordon(DRAINED).await;
 }
 
 #[tokio::test]
@@ -105,12 +98,17 @@ async fn no_request_fails_while_pods_are_updated_scaled_in_deleted_and_drained()
     web.settled().await;
     plain.settled().await;
     service.consistent(4).await;
+    for app in ["web", "plain"] {
+        scope.rule(app, json!({ "app": app }), json!(1)).await;
+    }
 
     let managed = Load::start(&edge.url(0), LIMITS).unwrap();
     let unmanaged = Load::start(&edge.url(1), LIMITS).unwrap();
-    disturb(&bed, &scope, &web).await;
+    tokio::join!(disturb(&scope, &web), disturb(&scope, &plain));
+    bed.drain(DRAINED, &format!("drain={namespace}")).await;
+    bed.uncordon(DRAINED).await;
+    tokio::join!(web.settled(), plain.settled());
     service.consistent(3).await;
-    disturb(&bed, &scope, &plain).await;
     let (managed, unmanaged): (LoadReport, LoadReport) =
         tokio::join!(managed.stop(), unmanaged.stop());
     println!("with the adapter: {managed}");
