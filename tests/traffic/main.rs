@@ -4,6 +4,8 @@
 mod employers;
 mod endpoints;
 mod fixtures;
+mod uninstall;
+mod why;
 
 // This program uses a part of the fixtures of CollaSets.
 #[allow(dead_code)]

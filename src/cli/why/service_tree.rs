@@ -13,7 +13,7 @@ pub fn pod_traffic_node(facts: &PodTrafficFacts, namespace: &str, now: Timestamp
     let adapter = facts.adapter.as_ref();
     let adapter = adapter.map_or_else(String::new, |name| format!(" (adapter {name})"));
     let title = format!("Service {namespace}/{}{adapter}", facts.service);
-    let error = error_node(facts.last_error.as_deref(), facts.next_try, now);
+    let error = error_node(facts, now);
     match &facts.says[..] {
         [says] => TreeNode::new(format!("{title}: {says}"), error),
         several => TreeNode::new(title, several.iter().map(TreeNode::leaf).chain(error)),
@@ -50,18 +50,17 @@ pub fn render_service(all: &ServiceDiagnosis, now: Timestamp) -> String {
     TreeNode::new(&all.summary, tree).render()
 }
 
-/// The last failure, and when the call is repeated.
-fn error_node(
-    error: Option<&str>,
-    next_try: Option<Timestamp>,
-    now: Timestamp,
-) -> Option<TreeNode> {
-    let error = error?;
-    let next_try = next_try.map_or_else(String::new, |at| {
+/// The last failure, unless a line above names it, and when the call is repeated.
+fn error_node(facts: &PodTrafficFacts, now: Timestamp) -> Option<TreeNode> {
+    let error = facts.last_error.as_ref()?;
+    let is_named = facts.says.iter().any(|says| says.contains(error.as_str()));
+    let error = (!is_named).then(|| format!("last error: {error}"));
+    let next_try = facts.next_try.map(|at| {
         let remaining = at.duration_since(now).as_secs();
-        format!("; next try in {}", messages::format_age(remaining))
+        format!("next try in {}", messages::format_age(remaining))
     });
-    Some(TreeNode::leaf(format!("last error: {error}{next_try}")))
+    let parts: Vec<_> = error.into_iter().chain(next_try).collect();
+    (!parts.is_empty()).then(|| TreeNode::leaf(parts.join("; ")))
 }
 
 fn service_node(all: &ServiceDiagnosis, now: Timestamp) -> TreeNode {
@@ -84,13 +83,14 @@ fn service_node(all: &ServiceDiagnosis, now: Timestamp) -> TreeNode {
     );
     let selected = all.pods.as_ref();
     let selected = selected.map(|pods| {
-        let count = messages::count_pods(pods.selected);
-        TreeNode::leaf(format!("it selects {count} that are managed"))
+        TreeNode::leaf(match pods.selected {
+            1 => "it selects 1 managed Pod".to_owned(),
+            count => format!("it selects {count} managed Pods"),
+        })
     });
-    let error = error_node(all.last_error.as_deref(), all.next_try, now);
     TreeNode::new(
         format!("Service {namespace}/{name}: {}", states.join(", ")),
-        selected.into_iter().chain(error),
+        selected,
     )
 }
 

@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 
 use self::facts::{MemberCounts, MemberFacts, ServiceDiagnosis, ServiceFacts};
-pub use self::pod_traffic::{awaited_services, describe_first, pod_traffic_facts, title};
+pub use self::pod_traffic::{awaited_services, describe_first, pod_traffic_facts};
 pub use self::stored::selector;
 use crate::api::keys;
 use crate::domain::pod::Pod;

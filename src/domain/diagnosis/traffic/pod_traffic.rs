@@ -86,7 +86,7 @@ pub fn describe_first(traffic: &[PodTrafficFacts]) -> String {
 }
 
 /// The name of a Service with its adapter.
-pub fn title(facts: &PodTrafficFacts) -> String {
+fn title(facts: &PodTrafficFacts) -> String {
     match &facts.adapter {
         Some(adapter) => format!("Service {} (adapter {adapter})", facts.service),
         None => format!("Service {}", facts.service),
@@ -151,6 +151,9 @@ fn reported(pod: &Pod, name: &str, report: EmployerReport, now: Timestamp) -> Po
 
 /// What a report says that does not name the Pod.
 fn silence(report: &EmployerReport) -> String {
+    if report.adapter.is_empty() {
+        return "no adapter manages its traffic".to_owned();
+    }
     let (_, reason, _) = report.condition();
     let listed = report.waiting.len();
     match report.pending + report.draining {
@@ -162,5 +165,94 @@ fn silence(report: &EmployerReport) -> String {
             "its report does not name this Pod; {reason}: {}",
             report.counts()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::keys::Family;
+    use crate::domain::traffic::report::WaitingMember;
+
+    fn web() -> EmployerName {
+        EmployerName::new(SERVICE, "shop", "web")
+    }
+
+    /// A managed Pod that is Ready and that Service web expects, with this part merged into it.
+    fn pod(part: Value) -> Pod {
+        let entries = json!({ "expectedFinalizers": { (web().key()): web().finalizer() } });
+        let mut pod = json!({
+            "metadata": {
+                "namespace": "shop", "name": "web-0", "uid": "u",
+                "labels": { (keys::CONTROL): keys::CONTROL_VALUE },
+                "annotations": { (keys::AVAILABLE_CONDITIONS): entries.to_string() },
+            },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        });
+        json_patch::merge(&mut pod, &part);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn pod_awaits_the_finalizer_that_its_state_needs() {
+        let awaits = |part| !awaited_services(&pod(part)).is_empty();
+        let protected = json!([web().finalizer()]);
+        let phase = |family: Family, finalizers: &Value| {
+            let operating = Family::Operating.key("x");
+            let labels = json!({
+                (operating): "1", (Family::OperationType.key("x")): "x", (family.key("x")): "1",
+            });
+            json!({ "metadata": { "labels": labels, "finalizers": finalizers } })
+        };
+        assert!(awaits(json!({})), "traffic is not on yet");
+        assert!(!awaits(json!({ "metadata": { "finalizers": protected } })));
+        let unready = json!({ "status": { "conditions": [] } });
+        assert!(!awaits(unready), "the kubelet comes first");
+        assert!(awaits(phase(Family::Preparing, &protected)));
+        assert!(!awaits(phase(Family::Preparing, &json!([]))));
+        assert!(!awaits(phase(Family::Operate, &json!([]))));
+        assert!(awaits(phase(Family::Completing, &json!([]))));
+        let terminating = |finalizers: &Value| {
+            let metadata = json!({
+                "finalizers": finalizers, "deletionTimestamp": "2026-01-01T00:00:00Z",
+            });
+            json!({ "metadata": metadata })
+        };
+        assert!(awaits(terminating(&protected)));
+        assert!(!awaits(terminating(&json!([]))));
+    }
+
+    #[test]
+    fn other_programs_and_kinds_are_not_asked() {
+        for (key, finalizer) in [
+            ("Gateway/shop/web", web().finalizer()),
+            ("Service/other/web", web().finalizer()),
+            ("Service/shop/web", "prot/slb".to_owned()),
+        ] {
+            let entries = json!({ "expectedFinalizers": { key: finalizer } }).to_string();
+            let annotations = json!({ (keys::AVAILABLE_CONDITIONS): entries });
+            let pod = pod(json!({ "metadata": { "annotations": annotations } }));
+            assert_eq!(awaited_services(&pod), [], "{key}");
+        }
+    }
+
+    #[test]
+    fn full_list_of_waiting_members_is_told() {
+        let report = EmployerReport {
+            adapter: "edge".to_owned(),
+            draining: 12,
+            waiting: vec![WaitingMember::default(); 10],
+            ..EmployerReport::default()
+        };
+        let facts = reported(&pod(json!({})), "web", report, Timestamp::UNIX_EPOCH);
+        assert!(
+            facts.says[0].starts_with("its report lists 10 of 12 members"),
+            "{:?}",
+            facts.says
+        );
+        assert_eq!(facts.remedy, None);
     }
 }

@@ -59,7 +59,7 @@ pub fn next_steps(diagnosis: &ServiceDiagnosis, now: Timestamp) -> Vec<String> {
         steps.push(match marked {
             0 => "the Service is gone when its finalizers are removed".to_owned(),
             count => format!(
-                "the Service is gone when its members are off the load balancer and {} lost the marks of the Service",
+                "the Service is gone when {} lost its marks, and its finalizers are removed",
                 messages::count_pods_with_verb(count, "has", "have")
             ),
         });
