@@ -28,13 +28,15 @@ pub enum FeatureGate {
     CollaSets(bool),
     /// `ResourceConsist`.
     ResourceConsist(bool),
-    /// No gate: the value is empty, or a gate of Kuperator that Operating does not have is off.
+    /// `AlibabaCloudSlb`.
+    AlibabaCloudSlb(bool),
+    /// No gate: the value is empty.
     None,
 }
 
 /// Parses `Name=true` or `Name=false`. Gates that Kuperator also has keep their names (contract 2.6).
 pub fn feature_gate(text: &str) -> Result<FeatureGate, String> {
-    let remedy = "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook, CollaSets or ResourceConsist";
+    let remedy = "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook, CollaSets, ResourceConsist or AlibabaCloudSlb";
     if text.trim().is_empty() {
         return Ok(FeatureGate::None);
     }
@@ -48,7 +50,7 @@ pub fn feature_gate(text: &str) -> Result<FeatureGate, String> {
         ("GraceDeleteWebhook", on) => Ok(FeatureGate::GraceDelete(on)),
         ("CollaSets", on) => Ok(FeatureGate::CollaSets(on)),
         ("ResourceConsist", on) => Ok(FeatureGate::ResourceConsist(on)),
-        ("AlibabaCloudSlb", false) => Ok(FeatureGate::None),
+        ("AlibabaCloudSlb", on) => Ok(FeatureGate::AlibabaCloudSlb(on)),
         (name, _) => Err(format!("there is no feature {name:?} here; {remedy}")),
     }
 }
@@ -144,17 +146,12 @@ mod tests {
         assert_eq!(feature_gate("").unwrap(), FeatureGate::None);
         assert_eq!(
             feature_gate("AlibabaCloudSlb=false").unwrap(),
-            FeatureGate::None
+            FeatureGate::AlibabaCloudSlb(false)
         );
-        for bad in [
-            "GraceDeleteWebhook",
-            "GraceDeleteWebhook=on",
-            "AlibabaCloudSlb=true",
-            "Other=true",
-        ] {
+        for bad in ["GraceDeleteWebhook", "GraceDeleteWebhook=on", "Other=true"] {
             assert!(
                 feature_gate(bad).unwrap_err().ends_with(
-                    "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook, CollaSets or ResourceConsist"
+                    "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook, CollaSets, ResourceConsist or AlibabaCloudSlb"
                 ),
                 "{bad}"
             );

@@ -4,6 +4,7 @@
 mod employers;
 mod endpoints;
 mod fixtures;
+mod graceful;
 mod uninstall;
 mod why;
 
@@ -11,3 +12,9 @@ mod why;
 #[allow(dead_code)]
 #[path = "../collaset/fixtures.rs"]
 mod sets;
+
+/// The process that stands in for a container.
+#[test]
+fn pod_process() {
+    testbed::containers::serve_if_asked();
+}

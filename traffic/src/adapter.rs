@@ -90,7 +90,8 @@ pub struct Settings {
     /// Most members in each list of [`Changes`].
     pub batch: usize,
     /// How long a member that gets no new requests stays protected. The annotation
-    /// `resource-consist.kusionstack.io/drain-seconds` of the employer overrides it.
+    /// `resource-consist.kusionstack.io/drain-seconds` of the employer overrides it. It has no effect with
+    /// [`Control::Deregisters`], where the load balancer says when a member is drained.
     pub drain_time: Duration,
     /// Time between two rounds of calls for one employer, so that changes that come together share a call.
     pub round: Duration,

@@ -108,6 +108,11 @@ pub struct FeatureArgs {
     /// ResourceConsist=false (default true): the server does not manage the traffic of Services, and needs fewer
     /// permissions. Remove the label kusionstack.io/control from all Services before (docs/traffic.md), because
     /// nothing removes finalizers afterwards.
+    ///
+    /// AlibabaCloudSlb=true (default false): as in Kuperator, Services with the labels kusionstack.io/control and
+    /// service.k8s.alibaba/loadbalancer-id follow their load balancer of Alibaba Cloud. The key is in the
+    /// environment (ALIYUN_SLB_AK_KEY, ALIYUN_SLB_AK_SECRET). For other settings, write an adapter of the type
+    /// alibaba-slb into the file of --traffic-config instead.
     #[arg(long, env = "OPERATING_FEATURE_GATES", value_name = "NAME=BOOL", value_delimiter = ',',
           value_parser = feature_gate, help_heading = "Webhooks")]
     pub feature_gates: Vec<FeatureGate>,
@@ -139,6 +144,15 @@ impl FeatureArgs {
             _ => None,
         })
         .unwrap_or(true)
+    }
+
+    /// Whether `AlibabaCloudSlb` is on; the last of several values takes effect.
+    pub fn alibaba_cloud_slb(&self) -> bool {
+        self.last_gate_value(|gate| match gate {
+            FeatureGate::AlibabaCloudSlb(on) => Some(on),
+            _ => None,
+        })
+        .unwrap_or(false)
     }
 
     fn last_gate_value(&self, value_of: impl Fn(FeatureGate) -> Option<bool>) -> Option<bool> {

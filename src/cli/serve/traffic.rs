@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::cli::adapter_types::AdapterTypes;
+use crate::cli::adapter_types::{ALIBABA_SLB, AdapterTypes};
 use crate::cli::args::ServeArgs;
 use crate::cluster::traffic::Traffic;
 use crate::cluster::traffic::adapters::{Adapters, NamedAdapter};
@@ -16,6 +16,9 @@ use crate::cluster::traffic::slices::Slices;
 
 /// The value of `default` for which employers that name no adapter are not managed.
 const NO_DEFAULT: &str = "none";
+
+/// A region whose load balancers are reached at the central host, as in Kuperator.
+const DEFAULT_REGION: &str = "cn-hangzhou";
 
 /// The configuration.
 #[derive(Debug, Default, Deserialize)]
@@ -38,6 +41,21 @@ struct AdapterConfig {
     settings: Value,
 }
 
+impl AdapterConfig {
+    /// The adapter of the feature gate `AlibabaCloudSlb`, with the settings of Kuperator: it reads, and its key and
+    /// endpoint are in the environment.
+    fn of_gate() -> AdapterConfig {
+        let region = std::env::var("ALIBABA_CLOUD_REGION");
+        let region = region.unwrap_or_else(|_| DEFAULT_REGION.to_owned());
+        AdapterConfig {
+            name: ALIBABA_SLB.to_owned(),
+            type_: ALIBABA_SLB.to_owned(),
+            namespaces: None,
+            settings: json!({ "mode": "observe", "region": region }),
+        }
+    }
+}
+
 /// The adapters of this server: those of the configuration, and the built-in one.
 pub fn configured(args: &ServeArgs, types: &AdapterTypes) -> anyhow::Result<Arc<Traffic>> {
     if !args.features.resource_consist() {
@@ -47,6 +65,10 @@ pub fn configured(args: &ServeArgs, types: &AdapterTypes) -> anyhow::Result<Arc<
         Some(path) => read_config(path)?,
         None => TrafficConfig::default(),
     };
+    let mut config = config;
+    if args.features.alibaba_cloud_slb() {
+        config.adapters.push(AdapterConfig::of_gate());
+    }
     let slices = Arc::<Slices>::default();
     let adapters = adapters(config, types, &slices).context("--traffic-config")?;
     Ok(Traffic::new(adapters, slices))

@@ -77,6 +77,17 @@ impl Adapters {
         self.all.get(name)
     }
 
+    /// The adapter with this name, if it may manage employers of this kind in this namespace.
+    pub fn usable(&self, name: &str, kind: &str, namespace: &str) -> Option<&NamedAdapter> {
+        let named = self.all.get(name)?;
+        let fits = named.adapter.employer_kind().kind == kind;
+        let may_use = named
+            .namespaces
+            .as_ref()
+            .is_none_or(|all| all.contains(namespace));
+        (fits && may_use).then_some(named)
+    }
+
     /// All adapters.
     pub fn iter(&self) -> impl Iterator<Item = &NamedAdapter> {
         self.all.values()

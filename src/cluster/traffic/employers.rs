@@ -196,7 +196,7 @@ impl CachedEmployer {
     pub fn expects_traffic(&self) -> bool {
         let employer = &self.state.employer;
         let adapter = self.adapter.as_ref().ok().and_then(Option::as_ref);
-        let accepted = adapter.is_some_and(|named| named.adapter.check(employer).is_ok());
-        self.managed && !employer.deleting && accepted
+        let accepts = |named: &NamedAdapter| named.adapter.check(employer).is_ok();
+        self.managed && !employer.deleting && adapter.is_some_and(accepts)
     }
 }

@@ -110,6 +110,18 @@ impl TrafficController {
             .await
     }
 
+    /// Tells users that members stay registered, because their adapter is gone.
+    pub(super) fn report_left_members(&self, employer: &CachedEmployer, former: &str) {
+        let about = reference(self.kind_of(employer), employer);
+        let message = format!(
+            "adapter {former} is not configured any more, so the members that it may have registered stay registered; \
+             remove them by hand"
+        );
+        self.context
+            .events
+            .record_event(&about, true, FAILED_REASON, &message);
+    }
+
     /// Removes everything of ResourceConsist from an employer that has no marks and no members any more.
     pub(super) async fn finish(&self, employer: &CachedEmployer) -> Result<(), ReconcileOutcome> {
         if let Some(conditions) = conditions_without_ours(employer) {

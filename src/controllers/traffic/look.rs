@@ -9,7 +9,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
-use traffic::plan::{Memory, Next, Summary, View, marks, next_call};
+use traffic::plan::{Mark, Memory, Next, Summary, View, marks, next_call};
 use traffic::{AdapterError, Applied, Changes, Control, Employer};
 
 use super::super::ControllerContext;
@@ -43,6 +43,8 @@ pub struct Look<'a> {
     pub named: &'a NamedAdapter,
     /// Whether the marks of Pods follow this adapter.
     pub marks: bool,
+    /// Whether no Pod may be released yet, because another adapter may still send it requests.
+    pub hold: bool,
 }
 
 /// What a look came to.
@@ -55,10 +57,30 @@ pub struct LookResult {
     pub is_clean: bool,
 }
 
+impl LookResult {
+    /// The result of a look that found nothing to do.
+    pub fn with_clean(is_clean: bool) -> LookResult {
+        LookResult {
+            wake: None,
+            summary: Summary::default(),
+            is_clean,
+        }
+    }
+}
+
 impl Look<'_> {
-    /// Makes the calls that are due, and writes the marks.
-    pub async fn run(&self, memory: &mut Memory) -> Result<LookResult, ReconcileOutcome> {
+    /// Makes the calls that are due, and writes the marks. `marked` are the Pods with marks, as the last look saw them.
+    pub async fn run(
+        &self,
+        memory: &mut Memory,
+        marked: &mut BTreeMap<String, String>,
+    ) -> Result<LookResult, ReconcileOutcome> {
+        let name = &self.employer.name;
         let mut pods = pods::pods_of(self.context, self.employer);
+        marked.retain(|uid, _| !pods.contains_key(uid));
+        for pod in pods::read_lost_pods(self.context, name, marked).await? {
+            pods.insert(pod.metadata.uid.clone(), pod);
+        }
         let mut view = self.view(&pods);
         self.add_unknown_pods(&mut view, &mut pods, memory).await?;
         memory.begin_look(&view, self.now());
@@ -78,10 +100,14 @@ impl Look<'_> {
         if written.failed {
             wake = Some(wake.map_or(WRITE_RETRY, |wake| wake.min(WRITE_RETRY)));
         }
-        let marked = |pod: &Arc<Pod>| PodMarks::of(&self.employer.name, pod).any();
+        let has_marks = |pod: &Arc<Pod>| PodMarks::of(name, pod).any();
+        let with_marks = pods.values().filter(|pod| has_marks(pod));
+        let with_marks = with_marks.map(|pod| &pod.metadata);
+        *marked = with_marks
+            .map(|m| (m.uid.clone(), m.name.clone()))
+            .collect();
         let observes = self.named.adapter.settings().control == Control::Observes;
-        let is_clean = (observes || memory.is_empty())
-            && !(self.marks && pods.values().any(|pod| marked(pod)));
+        let is_clean = (observes || memory.is_empty()) && !(self.marks && !marked.is_empty());
         Ok(LookResult {
             wake,
             summary,
@@ -96,7 +122,8 @@ impl Look<'_> {
     fn view(&self, pods: &BTreeMap<String, Arc<Pod>>) -> View {
         let inputs = pods.values().map(|pod| {
             let selected = pod.is_managed() && self.employer.selects(pod);
-            pod_input(pod, selected)
+            let protected = PodMarks::of(&self.employer.name, pod).protected;
+            pod_input(pod, selected, protected)
         });
         let adapter = &*self.named.adapter;
         let drain = drain_time(&self.seen, adapter);
@@ -261,7 +288,14 @@ impl Look<'_> {
         memory: &Memory,
     ) -> MarkResult {
         let now = self.now();
-        let marks = marks(view, memory, now);
+        let mut marks = marks(view, memory, now);
+        if self.hold {
+            for mark in marks.values_mut().filter(|mark| **mark == Mark::Release) {
+                let reason =
+                    "the adapter that managed the employer before may still send it requests";
+                *mark = Mark::Keep(reason.to_owned());
+            }
+        }
         let planned = (view, memory, &marks);
         let name = &self.employer.name;
         let result = mark_writes::write_marks(self.context, name, pods, planned, now).await;

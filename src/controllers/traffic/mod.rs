@@ -18,7 +18,7 @@ mod mark_writes;
 mod pods;
 mod watched_pods;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +56,11 @@ struct EmployerMemory {
     uid: String,
     /// What is known of the members, by adapter.
     plans: HashMap<String, Memory>,
+    /// Pods with marks of this employer, as the last look saw them: their names, by UID. A Pod that is not managed any
+    /// more leaves the cache, and must still be released.
+    marked: BTreeMap<String, String>,
+    /// Whether every member that should serve did at the last look.
+    settled: bool,
     /// When the report was written last.
     reported: Option<Instant>,
 }
@@ -93,36 +98,51 @@ impl TrafficController {
             .term_start
             .wait_until_current(&self.context, &name.namespace);
         wait_for_pod_cache(&self.context, position.await?).await?;
-        let employer = self.context.traffic.employers.get(name);
-        let Some(employer) = employer else {
-            self.memories.lock().remove(name);
-            return self.release_pods(name).await;
-        };
-        let chosen = match (&employer.adapter, employer.managed) {
-            (Err(error), true) => {
-                let report = EmployerReport::of_error("", error);
-                self.write_report(&employer, &report).await?;
-                return Ok(ReconcileOutcome::Done);
-            }
-            (Ok(Some(named)), true) => named.clone(),
-            _ => return self.release_employer(&employer).await,
-        };
         let mut memory = self.memories.lock().remove(name).unwrap_or_default();
+        let outcome = self.look_or_release(name, &mut memory).await;
+        if self.context.traffic.employers.get(name).is_some() || !memory.marked.is_empty() {
+            self.memories.lock().insert(name.clone(), memory);
+        }
+        outcome
+    }
+
+    async fn look_or_release(
+        &self,
+        name: &EmployerName,
+        memory: &mut EmployerMemory,
+    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        let Some(employer) = self.context.traffic.employers.get(name) else {
+            return self.release_pods(name, memory).await;
+        };
         if memory.uid != employer.state.employer.uid {
-            memory = EmployerMemory {
+            *memory = EmployerMemory {
                 uid: employer.state.employer.uid.clone(),
+                marked: std::mem::take(&mut memory.marked),
                 ..EmployerMemory::default()
             };
         }
-        let outcome = self.look_at(&employer, &chosen, &mut memory).await;
-        self.memories.lock().insert(name.clone(), memory);
-        outcome
+        let deleting = employer.state.employer.deleting;
+        match (&employer.adapter, employer.managed) {
+            (Ok(Some(named)), true) => self.look_at(&employer, named, None, memory).await,
+            // What was registered is still managed, although the annotation is wrong.
+            (Err(error), true) => match self.adapter_in_use(&employer) {
+                Some(named) => self.look_at(&employer, &named, Some(error), memory).await,
+                None if deleting => self.release_employer(&employer, memory).await,
+                None => {
+                    let report = EmployerReport::of_error("", error);
+                    let later = self.report_paced(&employer, &report, memory).await?;
+                    Ok(later.map_or(ReconcileOutcome::Done, ReconcileOutcome::After))
+                }
+            },
+            _ => self.release_employer(&employer, memory).await,
+        }
     }
 
     async fn look_at(
         &self,
         employer: &Arc<CachedEmployer>,
         chosen: &NamedAdapter,
+        error: Option<&String>,
         memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
         let deleting = employer.state.employer.deleting;
@@ -134,31 +154,48 @@ impl TrafficController {
             employer = self.prepare(&employer, &chosen.name).await?;
         }
         let former = former_adapter(&employer, &chosen.name);
-        let plan = memory.plans.entry(chosen.name.clone()).or_default();
-        let mut result = self.look(&employer, chosen, plan, false).await?;
-        if let Some(former) = former {
-            let settled = result.summary.pending == 0 && result.summary.last_error.is_none();
-            self.retire(&employer, &former, settled, memory, &mut result)
-                .await?;
+        let former_is_clean = match &former {
+            Some(former) if deleting || memory.settled => {
+                self.retire(&employer, former, memory).await?
+            }
+            former => LookResult::with_clean(former.is_none()),
+        };
+        let mut plan = memory.plans.remove(&chosen.name).unwrap_or_default();
+        let hold = !former_is_clean.is_clean;
+        let looked = self
+            .look(&employer, chosen, &mut plan, (false, hold), memory)
+            .await;
+        memory.plans.insert(chosen.name.clone(), plan);
+        let mut result = looked?;
+        memory.settled = result.summary.pending == 0 && result.summary.last_error.is_none();
+        result.wake = result.wake.into_iter().chain(former_is_clean.wake).min();
+        result.summary.draining += former_is_clean.summary.draining;
+        if former.is_some() && memory.settled && result.wake.is_none() {
+            result.wake = Some(UNSYNCED_RETRY); // the former adapter is next
         }
-        let report = EmployerReport::of_plan(&chosen.name, result.summary.clone());
-        if deleting && result.is_clean {
+        if let Some(error) = error {
+            result.summary.last_error = Some(error.clone());
+        }
+        if deleting && result.is_clean && former_is_clean.is_clean {
             self.finish(&employer).await?;
             info!("all members are off the load balancer; the employer may go");
             return Ok(ReconcileOutcome::Done);
         }
+        let report = EmployerReport::of_plan(&chosen.name, result.summary);
         let later = self.report_paced(&employer, &report, memory).await?;
         let wake = result.wake.into_iter().chain(later).min();
         Ok(wake.map_or(ReconcileOutcome::Done, ReconcileOutcome::After))
     }
 
-    /// One look at the members of one adapter. `retires` says that all its members should go.
+    /// One look at the members of one adapter. `retires` says that all its members should go, and `hold` that no Pod may
+    /// be released yet.
     async fn look(
         &self,
         employer: &CachedEmployer,
         named: &NamedAdapter,
-        memory: &mut Memory,
-        retires: bool,
+        plan: &mut Memory,
+        (retires, hold): (bool, bool),
+        memory: &mut EmployerMemory,
     ) -> Result<LookResult, ReconcileOutcome> {
         let seen = Employer {
             deleting: employer.state.employer.deleting || retires,
@@ -172,14 +209,29 @@ impl TrafficController {
             seen,
             named,
             marks: !retires,
+            hold,
         };
-        look.run(memory).await
+        look.run(plan, &mut memory.marked).await
+    }
+
+    /// The adapter that may have registered members, if it is still configured.
+    fn adapter_in_use(&self, employer: &CachedEmployer) -> Option<NamedAdapter> {
+        let named = self.usable(employer, adapter_in_use(employer)?);
+        named.cloned()
+    }
+
+    /// The adapter with this name. Whoever may write the employer can write any name into its annotation.
+    fn usable(&self, employer: &CachedEmployer, name: &str) -> Option<&NamedAdapter> {
+        let EmployerName {
+            kind, namespace, ..
+        } = &employer.name;
+        self.context.traffic.adapters.usable(name, kind, namespace)
     }
 
     /// Whether another adapter can take over: the former one is known here, or there is none.
     fn may_prepare(&self, employer: &CachedEmployer, chosen: &str) -> bool {
         let former = adapter_in_use(employer).filter(|name| *name != chosen);
-        former.is_none_or(|name| self.context.traffic.adapters.get(name).is_some())
+        former.is_none_or(|name| self.usable(employer, name).is_some())
     }
 
     /// The former adapter is not configured any more, so that its members can't be removed.
@@ -200,31 +252,34 @@ impl TrafficController {
         Ok(ReconcileOutcome::Done)
     }
 
-    /// Removes the members of the adapter that managed the employer before, once the present one serves.
+    /// Removes the members of the adapter that managed the employer before, now that the present one serves. Until they
+    /// are removed, no Pod is released.
     async fn retire(
         &self,
         employer: &CachedEmployer,
         former: &str,
-        settled: bool,
         memory: &mut EmployerMemory,
-        result: &mut LookResult,
-    ) -> Result<(), ReconcileOutcome> {
-        let Some(named) = self.context.traffic.adapters.get(former).cloned() else {
-            return Ok(());
+    ) -> Result<LookResult, ReconcileOutcome> {
+        let Some(named) = self.usable(employer, former).cloned() else {
+            warn!(
+                former,
+                "an adapter that may have registered members is not configured; they stay registered"
+            );
+            self.report_left_members(employer, former);
+            self.forget_former(employer).await?;
+            return Ok(LookResult::with_clean(true));
         };
-        if !settled && !employer.state.employer.deleting {
-            return Ok(());
-        }
-        let plan = memory.plans.entry(former.to_owned()).or_default();
-        let retired = self.look(employer, &named, plan, true).await?;
-        result.is_clean &= retired.is_clean;
-        result.wake = result.wake.into_iter().chain(retired.wake).min();
-        result.summary.draining += retired.summary.draining;
+        let mut plan = memory.plans.remove(former).unwrap_or_default();
+        let looked = self
+            .look(employer, &named, &mut plan, (true, false), memory)
+            .await;
+        memory.plans.insert(former.to_owned(), plan);
+        let retired = looked?;
         if retired.is_clean && !employer.state.employer.deleting {
             memory.plans.remove(former);
             self.forget_former(employer).await?;
         }
-        Ok(())
+        Ok(retired)
     }
 
     /// Writes the report if it is new. While members wait, it changes often, and is written at most every
@@ -252,9 +307,10 @@ impl TrafficController {
     async fn release_employer(
         &self,
         employer: &CachedEmployer,
+        memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
-        self.memories.lock().remove(&employer.name);
-        let outcome = self.release_pods(&employer.name).await?;
+        memory.plans.clear();
+        let outcome = self.release_pods(&employer.name, memory).await?;
         if outcome == ReconcileOutcome::Done {
             self.finish(employer).await?;
         }
@@ -265,11 +321,16 @@ impl TrafficController {
     async fn release_pods(
         &self,
         name: &EmployerName,
+        memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
-        let pods = pods::marked_pods(&self.context, name);
+        let mut pods = pods::marked_pods(&self.context, name);
+        pods.extend(pods::read_lost_pods(&self.context, name, &memory.marked).await?);
         let all_written = mark_writes::release_all(&self.context, name, &pods).await;
         match all_written {
-            true => Ok(ReconcileOutcome::Done),
+            true => {
+                memory.marked.clear();
+                Ok(ReconcileOutcome::Done)
+            }
             false => {
                 warn!(
                     "a Pod still has marks of an employer that has given up its traffic; trying again"

@@ -3,16 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod as K8sPod;
+use kube::ResourceExt;
+use kube::api::ListParams;
 use traffic::Member;
 
 use super::super::ControllerContext;
 use super::super::api_calls::call_api;
+use crate::api::keys;
 use crate::cluster::pod_requests;
+use crate::cluster::request_path;
 use crate::cluster::traffic::employers::CachedEmployer;
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::pod::Pod;
 use crate::domain::traffic::names::EmployerName;
 use crate::domain::traffic::pod_marks::PodMarks;
+use crate::ledger::store::Uid;
 
 /// How many Pods one look reads live.
 const LIVE_READS: usize = 20;
@@ -38,7 +44,7 @@ fn may_be_marked(employer: &CachedEmployer, pod: &Pod) -> bool {
     let has_finalizer = pod.metadata.finalizers.contains(&employer.finalizer);
     has_finalizer
         || pod
-            .annotation(crate::api::keys::AVAILABLE_CONDITIONS)
+            .annotation(keys::AVAILABLE_CONDITIONS)
             .is_some_and(|text| text.contains(&employer.name.name))
 }
 
@@ -49,6 +55,34 @@ pub fn marked_pods(context: &ControllerContext, employer: &EmployerName) -> Vec<
     let all = namespace.into_iter().flat_map(|n| n.pods.values());
     let marked = all.filter(|pod| PodMarks::of(employer, pod).any());
     marked.map(Arc::clone).collect()
+}
+
+/// The Pods with marks that the cache does not know any more, if they still exist: they are not managed any more.
+/// `marked` has their names by UID.
+pub async fn read_lost_pods(
+    context: &ControllerContext,
+    employer: &EmployerName,
+    marked: &BTreeMap<String, String>,
+) -> Result<Vec<Arc<Pod>>, ReconcileOutcome> {
+    let known = |uid: &str| {
+        let state = context.index.read_state();
+        state.pod(&employer.namespace, &Uid::from(uid)).is_some()
+    };
+    let mut lost = Vec::new();
+    for (uid, name) in marked
+        .iter()
+        .filter(|(uid, _)| !known(uid))
+        .take(LIVE_READS)
+    {
+        let read = pod_requests::get_pod(&context.client, &employer.namespace, name);
+        let live = call_api("read a Pod that is not managed any more", read).await?;
+        let live = live.filter(|pod| pod.metadata.uid == *uid && !pod.is_managed());
+        lost.extend(
+            live.filter(|pod| PodMarks::of(employer, pod).any())
+                .map(Arc::new),
+        );
+    }
+    Ok(lost)
 }
 
 /// What the API server says of the Pods behind registered members that the cache does not know.
@@ -69,13 +103,16 @@ pub async fn read_unknown_pods(
     let mut unknown = UnknownPods::default();
     let by_uid: BTreeMap<_, _> = members.iter().map(|m| (&m.pod.uid, &m.pod.name)).collect();
     for (uid, name) in by_uid.into_iter().take(LIVE_READS) {
-        let live = match name.is_empty() {
-            true => None,
-            false => {
-                let read = pod_requests::get_pod(&context.client, namespace, name);
-                call_api("read the Pod behind a member", read).await?
+        if name.is_empty() {
+            // The load balancer keeps no names, so only a list can tell.
+            match names_by_uid(context, namespace).await?.get(uid) {
+                Some(_) => {}
+                None => unknown.gone.push(uid.clone()),
             }
-        };
+            continue;
+        }
+        let read = pod_requests::get_pod(&context.client, namespace, name);
+        let live = call_api("read the Pod behind a member", read).await?;
         match live.filter(|pod| pod.metadata.uid == *uid) {
             None => unknown.gone.push(uid.clone()),
             Some(pod) if pod.is_managed() => {} // the cache will know it in a moment
@@ -83,4 +120,21 @@ pub async fn read_unknown_pods(
         }
     }
     Ok(unknown)
+}
+
+/// The names of all Pods of a namespace, by UID.
+async fn names_by_uid(
+    context: &ControllerContext,
+    namespace: &str,
+) -> Result<BTreeMap<String, String>, ReconcileOutcome> {
+    let list = async {
+        let pods = request_path::namespaced_api::<K8sPod>(&context.client, namespace)?;
+        pods.list_metadata(&ListParams::default()).await
+    };
+    let pods = call_api("list the Pods behind members", list)
+        .await?
+        .items
+        .into_iter();
+    let named = pods.map(|pod| (pod.uid().unwrap_or_default(), pod.name_any()));
+    Ok(named.collect())
 }

@@ -6,8 +6,8 @@ use traffic::{PodId, PodPort};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-/// The Pod for the plan of an employer that selects it, or does not.
-pub fn pod_input(pod: &Pod, selected: bool) -> PodInput {
+/// The Pod for the plan of an employer that selects it, or does not, and protects it, or does not.
+pub fn pod_input(pod: &Pod, selected: bool, protected: bool) -> PodInput {
     let containers = pod.spec.init_containers.iter().chain(&*pod.spec.containers);
     let ports = containers.flat_map(|container| &container.ports);
     let ports = ports.map(|port| PodPort {
@@ -32,6 +32,7 @@ pub fn pod_input(pod: &Pod, selected: bool) -> PodInput {
     PodInput {
         pod: pod_of_load_balancer,
         selected,
+        protected,
         ended: have_containers_ended(pod),
     }
 }
@@ -110,7 +111,7 @@ mod tests {
                 "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": seconds,
             })
         };
-        assert!(!pod_input(&pod("False", None, terminating(30)), true).ended);
-        assert!(pod_input(&pod("False", None, terminating(0)), true).ended);
+        assert!(!pod_input(&pod("False", None, terminating(30)), true, true).ended);
+        assert!(pod_input(&pod("False", None, terminating(0)), true, true).ended);
     }
 }

@@ -101,6 +101,24 @@ pub fn change(employer: &EmployerName, pod: &Pod, wanted: PodMarks) -> Option<Va
     (!metadata.is_empty()).then_some(Value::Object(metadata))
 }
 
+/// The annotation of a new Pod with the entry of the employer. `None` if nothing is to be added: the annotation has the
+/// entry, can't be read, or expects the same finalizer of another employer of this name.
+pub fn annotation_expecting(employer: &EmployerName, text: Option<&str>) -> Option<String> {
+    let finalizer = employer.finalizer();
+    let expected = text.map(serde_json::from_str::<Value>).transpose().ok()?;
+    let entries = expected
+        .as_ref()
+        .and_then(|value| value["expectedFinalizers"].as_object());
+    let is_expected = |entries: &Map<String, Value>| entries.values().any(|f| *f == finalizer);
+    if entries.is_some_and(is_expected) {
+        return None;
+    }
+    match annotation_with(employer, text, true)? {
+        Value::String(text) => Some(text),
+        _ => None,
+    }
+}
+
 /// The annotation with or without the entry of the employer; `null` if nothing is left of it. `None` if the annotation
 /// can't be read. All other content stays.
 pub fn annotation_with(
@@ -213,6 +231,25 @@ mod tests {
         );
         let null = r#"{"expectedFinalizers":null}"#;
         assert!(change(&web(), &pod(Some(null), &[]), marks(true, false)).is_some());
+    }
+
+    #[test]
+    fn new_pod_expects_a_finalizer_once() {
+        let text = annotation_expecting(&web(), None).unwrap();
+        assert_eq!(annotation_expecting(&web(), Some(&text)), None);
+        let gateway = EmployerName::new("Gateway", "shop", "web");
+        assert_eq!(
+            annotation_expecting(&gateway, Some(&text)),
+            None,
+            "the same finalizer"
+        );
+        let api = EmployerName::new("Service", "shop", "api");
+        assert!(
+            annotation_expecting(&api, Some(&text))
+                .unwrap()
+                .contains("shop/web")
+        );
+        assert_eq!(annotation_expecting(&web(), Some("{")), None);
     }
 
     #[test]

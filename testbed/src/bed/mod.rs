@@ -171,6 +171,16 @@ impl Bed {
         .await
     }
 
+    /// As [`Bed::own_with`] with `flags`, and with further flags of `serve` alone.
+    pub async fn own_with_serving(flags: Flags, serve_flags: Flags) -> Bed {
+        Bed::alone(Variant {
+            flags,
+            serve_flags,
+            ..Variant::default()
+        })
+        .await
+    }
+
     /// As [`Bed::own_with`], where a test may inject faults into the tasks of replicas ([`Bed::faults_of`]).
     pub async fn with_task_faults(flags: Flags) -> Bed {
         Bed::alone(Variant {

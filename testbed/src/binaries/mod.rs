@@ -136,6 +136,20 @@ pub fn alarms() -> Result<PathBuf> {
     })
 }
 
+/// Caddy, a real proxy for the tests of adapters of load balancers.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn caddy() -> Result<PathBuf> {
+    ensure(&Recipe {
+        name: "caddy",
+        description: "Caddy",
+        takes: "about 2 minutes",
+        source: Source::Module(paths::repository().join("testbed/plane/caddy")),
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
 /// The parts of cert-manager that a plane needs.
 #[derive(Debug, Clone)]
 pub struct CertManager {
@@ -154,6 +168,7 @@ pub fn build_all(kubernetes: Kubernetes) -> Result<()> {
     kwok()?;
     cert_manager()?;
     alarms()?;
+    caddy()?;
     Ok(())
 }
 

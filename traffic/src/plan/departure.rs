@@ -43,7 +43,7 @@ pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timest
     let control = view.settings.control;
     let drained_at = match has_ended {
         true => known.since,
-        false => later(known.since, view.drain_time),
+        false => later(known.drains_since.unwrap_or(known.since), view.drain_time),
     };
     match &known.presence {
         Presence::Unknown => Departure::Unknown,
@@ -75,7 +75,7 @@ pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timest
 fn is_idle(known: &Known) -> bool {
     known
         .connections
-        .is_some_and(|(count, read)| count == 0 && read > known.since)
+        .is_some_and(|(count, read)| count == 0 && read > known.drains_since.unwrap_or(known.since))
 }
 
 /// When a Pod that should not serve, and whose members somebody else changes, counts as drained. `None` if the last

@@ -54,6 +54,8 @@ pub(super) struct Known {
     pub presence: Presence,
     /// When this presence was first seen.
     pub since: Timestamp,
+    /// When it was first seen to drain. It stays while the presence is not known, for example after a lost reply.
+    pub drains_since: Option<Timestamp>,
     /// Open connections, and when the read began that counted them.
     pub connections: Option<(u64, Timestamp)>,
     /// The last failed change.
@@ -192,8 +194,12 @@ impl Memory {
         for member in changes.members() {
             let known = self.members.entry(member.key.clone());
             let known = known.or_insert_with(|| Known::new(member.clone(), now));
-            let presence = match results.remove(&member.key) {
-                Some(Ok(presence)) => {
+            let result = results.remove(&member.key).unwrap_or_else(|| {
+                let text = "the load balancer has not said what became of the change";
+                Err(AdapterError::Transient(text.to_owned()))
+            });
+            let presence = match result {
+                Ok(presence) => {
                     if changes.register.contains(member) {
                         known.member = member.clone();
                     }
@@ -201,7 +207,7 @@ impl Memory {
                     self.quiet_reads = 0;
                     Some(presence)
                 }
-                Some(Err(error)) => {
+                Err(error) => {
                     if matches!(error, AdapterError::Throttled(_)) {
                         failure = Some(error.clone());
                     }
@@ -214,7 +220,6 @@ impl Memory {
                     known.failure = Some(Failure::after(former, error, view, now));
                     presence
                 }
-                None => Some(Presence::Unknown),
             };
             if let Some(presence) = presence {
                 self.must_observe |= presence == Presence::Unknown;
@@ -280,6 +285,11 @@ impl Memory {
             known.since = now;
             known.connections = None;
         }
+        known.drains_since = match presence {
+            Presence::Draining { .. } => known.drains_since.or(Some(now)),
+            Presence::Unknown => known.drains_since,
+            Presence::Serving | Presence::Pending | Presence::Absent => None,
+        };
         known.presence = presence;
         is_new
     }
@@ -312,6 +322,7 @@ impl Known {
             member,
             presence: Presence::Absent,
             since: now,
+            drains_since: None,
             connections: None,
             failure: None,
         }

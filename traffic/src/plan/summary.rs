@@ -77,6 +77,20 @@ impl Summary {
                 add(Waiting::of(view, memory, key, &known.member.pod.uid, now));
             }
         }
+        for uid in view.pods.keys() {
+            let waits = !view.serves(uid) && view.is_protected(uid) && !view.deleting;
+            let drained = drained_at(view, memory, uid).filter(|at| now < *at);
+            let observes = view.settings.control == Control::Observes;
+            if let (true, true, Some(_), Some(key)) =
+                (observes, waits, drained, view.planned_keys(uid).first())
+            {
+                summary.draining += 1;
+                let waiting = Waiting::of(view, memory, key, uid, now);
+                if summary.waiting.len() < LISTED {
+                    summary.waiting.push(waiting);
+                }
+            }
+        }
         let failures = || memory.members.values().filter_map(|k| k.failure.as_ref());
         summary.failed = failures().count();
         let all = memory.failure.iter().chain(failures());

@@ -120,7 +120,11 @@ impl World {
     }
 
     fn view(&self) -> View {
-        let pods = self.pods.values().cloned().collect();
+        let pods = self.pods.iter().map(|(uid, input)| PodInput {
+            protected: self.protected.contains(uid),
+            ..input.clone()
+        });
+        let pods = pods.collect();
         View::new(&Model(self.control), &World::employer(), None, pods)
     }
 
@@ -187,6 +191,7 @@ impl World {
         let input = PodInput {
             pod,
             selected: true,
+            protected: false,
             ended: false,
         };
         self.pods.insert(id.uid, input);

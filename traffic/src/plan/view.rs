@@ -13,6 +13,8 @@ pub struct PodInput {
     /// Whether the employer selects the Pod. A Pod that has left the selection is still listed while it has a mark of
     /// the employer, or a registered member.
     pub selected: bool,
+    /// Whether the employer protects the Pod, so that somebody may wait until it is off traffic.
+    pub protected: bool,
     /// Whether the containers of the Pod have ended for good, so that no request can go on.
     pub ended: bool,
 }
@@ -112,6 +114,11 @@ impl View {
     pub fn serves(&self, uid: &str) -> bool {
         let input = self.pods.get(uid);
         !self.deleting && input.is_some_and(|input| input.selected && input.pod.on)
+    }
+
+    /// Whether somebody may wait until a Pod is off traffic.
+    pub fn is_protected(&self, uid: &str) -> bool {
+        self.pods.get(uid).is_some_and(|input| input.protected)
     }
 
     /// The Pod behind a registered member: the one that the load balancer names, or else one that plans it.

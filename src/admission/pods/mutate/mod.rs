@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use json_patch::{Patch, PatchOperation};
-use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{parse_pod, replacement};
@@ -139,10 +138,7 @@ impl PodMutator {
         let before = text.clone();
         for employer in self.0.traffic.employers.selecting(namespace, new) {
             if employer.expects_traffic() {
-                let added = pod_marks::annotation_with(&employer.name, text.as_deref(), true);
-                if let Some(Value::String(added)) = added {
-                    text = Some(added);
-                }
+                text = pod_marks::annotation_expecting(&employer.name, text.as_deref()).or(text);
             }
         }
         let changed = text.filter(|text| before.as_ref() != Some(text));

@@ -1,0 +1,161 @@
+//! Members of a real Caddy.
+
+use serde_json::{Value, json};
+use testbed::wait;
+use traffic::{Adapter, AdapterError, Presence};
+
+use crate::site::{Bridge, Server, Site, all, client, employer};
+
+#[tokio::test]
+async fn registered_members_get_requests_and_others_do_not() {
+    let site = Site::start().await;
+    let (one, two) = (Server::start(1).await, Server::start(2).await);
+    let members = [one.member.clone(), two.member.clone()];
+    all(&site.bridge.register(&members).await, &Presence::Serving);
+    let answers = site.answers(10).await;
+    assert_eq!((answers[&one.name], answers[&two.name]), (5, 5));
+
+    let found = site.bridge.observe().await;
+    let observed: Vec<_> = found.iter().map(|r| r.member.clone()).collect();
+    assert_eq!(observed, members);
+    assert!(found.iter().all(|r| r.presence == Presence::Serving));
+
+    all(
+        &site.bridge.deregister(&members[..1]).await,
+        &Presence::Absent,
+    );
+    assert_eq!(site.answers(4).await, [(two.name.clone(), 4)].into());
+    all(&site.bridge.deregister(&members).await, &Presence::Absent);
+    assert_eq!(site.get("/").await.unwrap().0, 503);
+    assert_eq!(site.bridge.observe().await, []);
+}
+
+#[tokio::test]
+async fn weights_share_the_requests() {
+    let site = Site::start().await;
+    let (one, two) = (Server::start(11).await, Server::start(12).await);
+    let mut heavy = one.member.clone();
+    heavy.weight = 300;
+    site.bridge
+        .register(&[heavy.clone(), two.member.clone()])
+        .await;
+    let answers = site.answers(12).await;
+    assert_eq!((answers[&one.name], answers[&two.name]), (9, 3));
+    assert_eq!(site.bridge.observe().await[0].member, heavy);
+}
+
+#[tokio::test]
+async fn another_instance_of_the_bridge_continues() {
+    let site = Site::start().await;
+    let (one, two) = (Server::start(21).await, Server::start(22).await);
+    site.bridge
+        .register(&[one.member.clone(), two.member.clone()])
+        .await;
+    site.bridge.drain(std::slice::from_ref(&one.member)).await;
+    let other = Bridge::start(&site.caddy, &[]).await;
+    let found = other.observe().await;
+    assert_eq!(found[0].member, one.member);
+    assert_eq!(found[0].presence, Presence::Draining { until: None });
+    assert_eq!(
+        (&found[1].member, &found[1].presence),
+        (&two.member, &Presence::Serving)
+    );
+    all(
+        &other.register(std::slice::from_ref(&one.member)).await,
+        &Presence::Serving,
+    );
+    assert_eq!(site.answers(4).await.len(), 2);
+}
+
+#[tokio::test]
+async fn caddy_that_lost_its_configuration_has_no_members() {
+    let mut site = Site::start().await;
+    let one = Server::start(31).await;
+    site.bridge
+        .register(std::slice::from_ref(&one.member))
+        .await;
+    site.caddy.stop();
+    let error = site
+        .bridge
+        .adapter
+        .observe(&employer(), &[])
+        .await
+        .unwrap_err();
+    assert!(matches!(error, AdapterError::Throttled(_)), "{error:?}");
+    let failed = site
+        .bridge
+        .deregister(std::slice::from_ref(&one.member))
+        .await;
+    let failed = failed
+        .values()
+        .all(|r| matches!(r, Err(AdapterError::Throttled(_))));
+    assert!(failed, "nothing is absent because Caddy does not answer");
+
+    site.caddy.restart_empty().await.unwrap();
+    assert_eq!(site.bridge.observe().await, []);
+    all(
+        &site
+            .bridge
+            .register(std::slice::from_ref(&one.member))
+            .await,
+        &Presence::Serving,
+    );
+    assert_eq!(site.answers(1).await, [(one.name.clone(), 1)].into());
+}
+
+#[tokio::test]
+async fn changes_of_others_are_kept() {
+    let site = Site::start().await;
+    let (_, address) = site.caddy.fronts().nth(1).unwrap();
+    let client = client();
+    let config = format!("{}/config/", site.caddy.admin());
+    let other = json!({
+        "listen": [address],
+        "routes": [{"handle": [{"handler": "static_response", "body": "0"}]}],
+    });
+    let whole = json!({"apps": {"http": {"servers": {"other": other}}}});
+    let send = async |request: reqwest::RequestBuilder, body: Value| {
+        let request = request
+            .header("content-type", "application/json")
+            .body(body.to_string());
+        // Caddy drops new connections of its admin API for a moment when its configuration changes.
+        let answer = wait::value("an answer", async || {
+            request.try_clone().unwrap().send().await.ok()
+        });
+        let answer = answer.await;
+        assert_eq!(answer.status(), 200, "{}", answer.text().await.unwrap());
+    };
+    send(client.post(&config), whole).await;
+    let body = format!("{config}apps/http/servers/other/routes/0/handle/0/body");
+    let changes = async {
+        for number in 1..=20 {
+            send(client.patch(&body), json!(number.to_string())).await;
+        }
+    };
+    let server = Server::start(41).await;
+    let members = async {
+        for _ in 0..10 {
+            site.bridge
+                .register(std::slice::from_ref(&server.member))
+                .await;
+            site.bridge
+                .deregister(std::slice::from_ref(&server.member))
+                .await;
+        }
+        site.bridge
+            .register(std::slice::from_ref(&server.member))
+            .await
+    };
+    let (_, last) = tokio::join!(changes, members);
+    all(&last, &Presence::Serving);
+    let kept = client
+        .get(&body)
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert_eq!(kept.trim(), "\"20\"");
+    assert_eq!(site.bridge.observe().await.len(), 1);
+}

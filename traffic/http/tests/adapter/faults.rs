@@ -1,0 +1,159 @@
+//! Failures of calls.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use traffic::{Adapter, AdapterError};
+use traffic_http::HttpAdapter;
+
+use crate::double::{Double, Reply, changes, employer};
+
+fn redirect(to: &Double) -> Reply {
+    let target = format!("http://127.0.0.1:{}/v1/observe", to.port);
+    Reply::Answer(307, vec![("location", target)], String::new())
+}
+
+async fn observe_error(reply: Reply, fields: Value) -> AdapterError {
+    let double = Double::start().await;
+    double.reply(reply);
+    let observed = double.adapter(fields).observe(&employer(), &[]).await;
+    assert_eq!(double.asked().len(), 1, "no call is repeated");
+    observed.unwrap_err()
+}
+
+#[tokio::test]
+async fn answers_that_cannot_be_read_name_the_place() {
+    let wrong = json!({"members": [
+        {"group": "g", "address": "10.0.0.300", "port": 1, "weight": 1, "presence": "Serving"},
+    ]});
+    let cases = [
+        (Reply::status(200, "<html>"), "can't be read"),
+        (Reply::status(200, ""), "can't be read"),
+        (Reply::json(&json!({})), "missing field `members`"),
+        (Reply::json(&wrong), "members[0].address"),
+    ];
+    for (reply, expected) in cases {
+        let AdapterError::Transient(text) = observe_error(reply, json!({})).await else {
+            panic!("another kind of error");
+        };
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn member_listed_twice_makes_the_answer_unreadable() {
+    let member =
+        json!({"group": "g", "address": "10.0.0.1", "port": 1, "weight": 1, "presence": "Serving"});
+    let reply = Reply::json(&json!({"members": [member, member]}));
+    let error = observe_error(reply, json!({})).await;
+    assert!(error.to_string().contains("g/10.0.0.1:1 twice"), "{error}");
+}
+
+#[tokio::test]
+async fn answer_longer_than_the_limit_is_not_kept() {
+    let reply = Reply::status(200, &" ".repeat(1024 * 1024 + 1));
+    let error = observe_error(reply, json!({})).await;
+    assert_eq!(
+        error,
+        AdapterError::Transient("the answer is longer than 1 MiB".into())
+    );
+}
+
+#[tokio::test]
+async fn redirect_is_not_followed() {
+    let other = Double::start().await;
+    let error = observe_error(redirect(&other), json!({})).await;
+    assert!(matches!(error, AdapterError::Permanent(_)), "{error}");
+    assert!(error.to_string().contains("set `url`"), "{error}");
+    assert!(other.asked().is_empty());
+}
+
+#[tokio::test]
+async fn proxy_of_the_environment_is_ignored() {
+    // The variable is set for a child that runs the next test alone.
+    let test = std::env::current_exe().unwrap();
+    let status = std::process::Command::new(test)
+        .args(["--exact", "faults::throttling_is_told_with_its_wait"])
+        .env("http_proxy", "http://127.0.0.1:9")
+        .env("ALL_PROXY", "http://127.0.0.1:9")
+        .stdout(std::process::Stdio::null())
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[tokio::test]
+async fn throttling_is_told_with_its_wait() {
+    let reply = Reply::Answer(429, vec![("retry-after", "3".to_owned())], String::new());
+    let wait = Some(Duration::from_secs(3));
+    assert_eq!(
+        observe_error(reply.clone(), json!({})).await,
+        AdapterError::Throttled(wait)
+    );
+    let double = Double::start().await;
+    double.reply(reply);
+    let changes = changes();
+    let applied = double.adapter(json!({})).apply(&employer(), &changes).await;
+    assert_eq!(applied, changes.all_failed(&AdapterError::Throttled(wait)));
+}
+
+#[tokio::test]
+async fn lost_reply_to_apply_says_nothing_of_any_member() {
+    let replies = [
+        (Reply::Cut, json!({})),
+        (Reply::Hang, json!({"timeoutSeconds": 1})),
+        (Reply::status(200, "{\"results\": ["), json!({})),
+        (Reply::status(500, "oops"), json!({})),
+        (Reply::status(502, ""), json!({})),
+    ];
+    for (reply, fields) in replies {
+        let double = Double::start().await;
+        double.reply(reply.clone());
+        let applied = double.adapter(fields).apply(&employer(), &changes()).await;
+        assert!(applied.is_empty(), "{reply:?}: {applied:?}");
+        assert_eq!(double.asked().len(), 1, "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn lost_reply_to_observe_is_transient() {
+    for (reply, fields) in [
+        (Reply::Cut, json!({})),
+        (Reply::Hang, json!({"timeoutSeconds": 1})),
+        (Reply::status(500, "oops"), json!({})),
+    ] {
+        let error = observe_error(reply, fields).await;
+        assert!(matches!(error, AdapterError::Transient(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn refused_apply_fails_each_change_with_the_reason() {
+    let double = Double::start().await;
+    double.reply(Reply::status(
+        422,
+        "{\"message\": \"no pool for demo/web\"}",
+    ));
+    let changes = changes();
+    let applied = double.adapter(json!({})).apply(&employer(), &changes).await;
+    let reason = "the endpoint answered 422: no pool for demo/web";
+    assert_eq!(
+        applied,
+        changes.all_failed(&AdapterError::Permanent(reason.into()))
+    );
+}
+
+#[tokio::test]
+async fn endpoint_that_is_down_has_changed_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let config = serde_json::from_value(json!({ "url": url })).unwrap();
+    let adapter = HttpAdapter::new(config).unwrap();
+    let applied = adapter.apply(&employer(), &changes()).await;
+    let failed = applied.values().all(|result| match result {
+        Err(AdapterError::Transient(text)) => text.starts_with("no connection to the endpoint"),
+        _ => false,
+    });
+    assert!(failed && applied.len() == 3, "{applied:?}");
+}
