@@ -5,6 +5,8 @@ mod employers;
 mod endpoints;
 mod fixtures;
 mod graceful;
+mod uninstall;
+mod why;
 
 // This program uses a part of the fixtures of CollaSets.
 #[allow(dead_code)]

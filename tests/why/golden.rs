@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Service;
 use operating::api::keys;
 use operating::cli::why::tree;
 use operating::domain::diagnosis::facts::DryRunDeletion;
+use operating::domain::diagnosis::traffic::{AwaitedService, awaited_services};
 use operating::domain::diagnosis::{ObservedPod, PodContext, PodController, RuleObject, diagnose};
 use operating::domain::pod::Pod;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 const NOW: &str = "2026-01-01T12:00:00Z";
@@ -45,25 +48,35 @@ struct Surroundings {
     disruption_budgets: Vec<Value>,
     /// PodDecorations, as they are stored.
     decorations: Option<Vec<Value>>,
+    /// Services of the namespace, as they are stored. A Service that is not listed does not exist.
+    services: Vec<Value>,
     /// The API server's answer to a dry run: code and message; 200 if it passes.
     trial: Option<(u16, String)>,
     recreate: Option<String>,
 }
 
 impl Surroundings {
-    fn read(self) -> PodContext {
+    fn read(self, pod: &Pod) -> PodContext {
+        let services: Vec<Service> = self.services.into_iter().map(read).collect();
+        let stored = |name: &str| {
+            let mut services = services.iter();
+            services.find(|service| service.metadata.name.as_deref() == Some(name))
+        };
+        let awaited = awaited_services(pod).into_iter();
         let budgets = self.disruption_budgets.into_iter();
         PodContext {
             excluded: self.excluded,
             unscheduled: self.unscheduled,
-            disruption_budgets: budgets
-                .map(|b| serde_json::from_value(b).unwrap())
+            disruption_budgets: budgets.map(read).collect(),
+            services: awaited
+                .map(|name| AwaitedService {
+                    service: stored(&name.name).cloned(),
+                    name,
+                })
                 .collect(),
             decorations: self.decorations.map(|decorations| {
                 let decorations = decorations.into_iter();
-                decorations
-                    .map(|d| serde_json::from_value(d).unwrap())
-                    .collect()
+                decorations.map(read).collect()
             }),
             dry_run_deletion: self.trial.map(|(code, message)| match code {
                 200 => DryRunDeletion::Allowed,
@@ -72,6 +85,10 @@ impl Surroundings {
             recreate: self.recreate,
         }
     }
+}
+
+fn read<T: DeserializeOwned>(object: Value) -> T {
+    serde_json::from_value(object).unwrap()
 }
 
 /// A Pod of namespace `shop` with the label `app=web`. It is managed, has the readiness gate, and serves unless a field
@@ -210,8 +227,10 @@ fn observed(situation: Situation) -> ObservedPod {
     let mut pods: Vec<_> = situation.pods.iter().map(pod).collect();
     pods.extend(others(&pods, &situation.rules));
     let mut named = pods.iter().filter(|pod| pod.metadata.name == situation.pod);
+    let pod = Arc::clone(named.next().unwrap());
     ObservedPod {
-        pod: Arc::clone(named.next().unwrap()),
+        context: situation.around.read(&pod),
+        pod,
         rules: situation.rules.into_iter().map(rule).collect(),
         controller: situation
             .set
@@ -224,7 +243,6 @@ fn observed(situation: Situation) -> ObservedPod {
                 .collect(),
         ),
         pods,
-        context: situation.around.read(),
         notes: Vec::new(),
         now: now(),
     }

@@ -5,6 +5,7 @@
 mod explain_command;
 mod golden;
 mod golden_jobs;
+mod golden_services;
 mod plugin;
 mod rules_without_effect;
 mod wait_events;

@@ -45,7 +45,8 @@ pub enum Command {
     ///
     /// Policies and webhook configurations are removed first, so that no request waits for a server that is
     /// gone. Then follow finalizers that nobody else would remove, CRDs with their objects, RBAC,
-    /// certificates and the namespace. Pods of CollaSets remain without an owner. Lifecycle labels stay on
+    /// certificates, the marks of ResourceConsist on Services and their Pods, and the namespace. Pods of
+    /// CollaSets remain without an owner. Members stay registered at load balancers. Lifecycle labels stay on
     /// Pods as they are.
     Uninstall(UninstallArgs),
     /// The commands that only read, which are also those of the kubectl plugin.

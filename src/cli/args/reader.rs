@@ -15,7 +15,7 @@ pub const PLUGIN: &str = "kubectl-operating";
 #[derive(Clone, Debug, Subcommand)]
 pub enum ReadCommand {
     /// Show why a Pod waits: its operations, the rules that cover it, which Pods use up their budgets, and
-    /// the next step; or which targets of an OperationJob wait, and why
+    /// the next step; which targets of an OperationJob wait, and why; or what the traffic of a Service waits for
     ///
     /// The command reads the Pod, the rules of its namespace with their status, the managed Pods and the
     /// OperationJobs of the namespace and the controller of the Pod, and writes nothing. For a Pod of a
@@ -23,7 +23,11 @@ pub enum ReadCommand {
     /// may not read. If the user may delete the Pod, a dry-run DELETE shows what holds a deletion, and
     /// whether it goes through the lifecycle (feature gate GraceDeleteWebhook).
     ///
-    /// For an OperationJob, the command reads only the job.
+    /// If the Pod waits for the finalizer of a Service, the command also reads the Service and shows what its
+    /// report says about the Pod.
+    ///
+    /// For an OperationJob, the command reads only the job. For a Service, it reads the Service and the
+    /// managed Pods of the namespace.
     Why(WhyArgs),
     /// List rules with their remaining budgets, the smallest first
     Budget(BudgetArgs),
@@ -75,7 +79,8 @@ pub struct FormatArgs {
 /// Flags of `why`.
 #[derive(Clone, Debug, Args)]
 pub struct WhyArgs {
-    /// The Pod or the OperationJob: pod/NAME, pod NAME or NAME; opj/NAME or opj NAME
+    /// The Pod, the OperationJob or the Service: pod/NAME, pod NAME or NAME; opj/NAME or opj NAME; svc/NAME or
+    /// svc NAME
     #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
     pub object: Vec<String>,
     /// The API server that is read.
@@ -139,6 +144,8 @@ pub enum WhySubject<'a> {
     Pod(&'a str),
     /// An OperationJob.
     OperationJob(&'a str),
+    /// A Service.
+    Service(&'a str),
 }
 
 impl WhyArgs {
@@ -161,9 +168,12 @@ impl WhyArgs {
                 (WhySubject::OperationJob(name), "opj/NAME")
             }
             _ if ["pod", "pods", "po"].contains(&kind) => (WhySubject::Pod(name), "pod/NAME"),
+            _ if ["service", "services", "svc"].contains(&kind) => {
+                (WhySubject::Service(name), "svc/NAME")
+            }
             _ => {
                 return Err(format!(
-                    "{kind} is not supported: operating why accepts only Pods and OperationJobs; write pod/NAME or opj/NAME"
+                    "{kind} is not supported: operating why accepts only Pods, OperationJobs and Services; write pod/NAME, opj/NAME or svc/NAME"
                 ));
             }
         };

@@ -79,6 +79,7 @@ fn why(args: &[&str]) -> Result<(&'static str, String), String> {
         Command::Read(ReadCommand::Why(args)) => args.subject().map(|subject| match subject {
             WhySubject::Pod(name) => ("Pod", name.to_owned()),
             WhySubject::OperationJob(name) => ("OperationJob", name.to_owned()),
+            WhySubject::Service(name) => ("Service", name.to_owned()),
         }),
         other => panic!("{other:?}"),
     }
@@ -104,16 +105,21 @@ fn objects_of_why_are_named_as_for_kubectl() {
         let job = ("OperationJob", "web".to_owned());
         assert_eq!(why(args).unwrap(), job, "{args:?}");
     }
+    for args in [&["svc/web"][..], &["service/web"], &["services", "web"]] {
+        let service = ("Service", "web".to_owned());
+        assert_eq!(why(args).unwrap(), service, "{args:?}");
+    }
     for (args, remedy) in [
         (&["deploy/web"][..], "deploy is not supported"),
         (
             &["deploy", "web"],
-            "accepts only Pods and OperationJobs; write pod/NAME or opj/NAME",
+            "accepts only Pods, OperationJobs and Services; write pod/NAME, opj/NAME or svc/NAME",
         ),
         (&["pod.apps.kusionstack.io/web"], "is not supported"),
         (&["opj.example.com/web"], "is not supported"),
         (&["pod/"], "the name is missing: write pod/NAME"),
         (&["opj/"], "the name is missing: write opj/NAME"),
+        (&["svc/"], "the name is missing: write svc/NAME"),
         (&["pod/a/b"], "a/b is not a name: write pod/NAME"),
         (&["a", "b", "c"], "unexpected"),
         (&[], "required"),

@@ -12,7 +12,7 @@ use crate::api::{crd, keys};
 use crate::cli::install::request::retry_optional_request;
 
 /// All finalizers that Operating or Kuperator removes (contract 2.3). Cooperators remove their own finalizers, which
-/// begin with [`keys::PROTECTION_FINALIZER_PREFIX`].
+/// begin with [`keys::PROTECTION_FINALIZER_PREFIX`]. `traffic_marks` removes those of ResourceConsist.
 const OWN_FINALIZERS: [&str; 3] = [
     keys::PROTECTED_FINALIZER,
     keys::PRE_RECLAIM_FINALIZER,
@@ -49,17 +49,29 @@ async fn strip_kind(
     resource: &ApiResource,
     params: &ListParams,
 ) -> anyhow::Result<()> {
+    let strip = async |page: Vec<PartialObjectMeta<DynamicObject>>| {
+        strip_listed(client, resource, &page).await
+    };
+    for_each_page(client, resource, params, strip).await
+}
+
+/// Reads the metadata of all objects of a kind, page by page. If the kind is not served, there are none.
+pub async fn for_each_page(
+    client: &Client,
+    resource: &ApiResource,
+    params: &ListParams,
+    mut visit: impl AsyncFnMut(Vec<PartialObjectMeta<DynamicObject>>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
     let mut page = params.clone().limit(PAGE_LIMIT);
     loop {
         let description = format!("list {}", resource.plural);
-        // If the CRD does not exist, there are no objects.
         let Some(listed) =
             retry_optional_request(&description, || api.list_metadata(&page)).await?
         else {
             return Ok(());
         };
-        strip_listed(client, resource, &listed.items).await?;
+        visit(listed.items).await?;
         match listed.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
             None => return Ok(()),

@@ -3,6 +3,7 @@
 mod crds;
 mod finalizers;
 pub mod leftovers;
+mod traffic_marks;
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -70,9 +71,11 @@ pub async fn uninstall(
         crds::remove_crds(client).await?;
     }
     remove_own_objects(client, namespace).await?;
-    // After the rights of the server: a server that still runs would write the labels again.
+    // After the rights of the server: a server that still runs would write the labels and the marks again.
     unlabel_namespaces(client).await?;
+    let released = traffic_marks::release_traffic(client).await?;
     let mut message = format!("uninstalled from namespace {namespace}\n");
+    message += &released.describe();
     message += &remove_namespace(client, namespace).await?;
     Ok(message)
 }

@@ -100,6 +100,13 @@ pub fn no_such_job(namespace: &str, name: &str) -> String {
     )
 }
 
+/// The message about a Service that does not exist.
+pub fn no_such_service(namespace: &str, name: &str) -> String {
+    format!(
+        "there is no Service {name} in namespace {namespace}: see kubectl get services -n {namespace}, or name another with -n"
+    )
+}
+
 /// The rule objects of a namespace, or of all namespaces.
 pub async fn list_rules(
     client: &Client,

@@ -7,7 +7,10 @@ mod collect;
 mod follow_mode;
 mod job;
 pub mod job_tree;
+mod object;
 mod pod_context;
+mod service;
+pub mod service_tree;
 pub mod tree;
 mod tree_node;
 
@@ -32,6 +35,9 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
     match subject {
         WhySubject::Pod(name) => explain_pod(&args, client, &namespace, name).await,
         WhySubject::OperationJob(name) => job::explain_job(&args, client, &namespace, name).await,
+        WhySubject::Service(name) => {
+            service::explain_service(&args, client, &namespace, name).await
+        }
     }
 }
 

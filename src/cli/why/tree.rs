@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::job_tree;
+use super::service_tree;
 use super::tree_node::TreeNode;
 use crate::domain::diagnosis::deletion_path;
 use crate::domain::diagnosis::facts::{
@@ -20,6 +21,11 @@ pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
     tree.extend(all.decorations.iter().map(decoration_node));
     tree.extend(all.jobs.iter().map(|job| job_node(job, now)));
     tree.extend(all.operations.iter().map(|o| operation_node(o, now)));
+    tree.extend(
+        all.traffic
+            .iter()
+            .map(|traffic| service_tree::pod_traffic_node(traffic, &all.pod.namespace, now)),
+    );
     tree.extend(
         all.rules
             .iter()

@@ -9,6 +9,7 @@ use traffic::{Employer, EmployerKind};
 
 use crate::api::keys;
 use crate::cluster::objects::ObjectKey;
+use crate::domain::traffic::names::is_clean_finalizer;
 
 /// An annotation that repeats the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -111,10 +112,4 @@ impl EmployerObject {
             conditions: self.status.conditions,
         }
     }
-}
-
-/// Whether a finalizer says that members and marks must be removed before the employer goes, in the present form or in
-/// that of earlier versions of Kuperator.
-pub fn is_clean_finalizer(finalizer: &str) -> bool {
-    finalizer.starts_with(keys::OLD_CLEAN_FINALIZER_PREFIX)
 }

@@ -7,11 +7,11 @@ use tokio::sync::watch;
 use traffic::EmployerKind;
 
 use super::adapters::{Adapters, NamedAdapter};
-pub use super::employer_object::is_clean_finalizer;
 use super::employer_object::{EmployerObject, EmployerState};
 use crate::cluster::objects::{ObjectCache, ObjectKey};
 use crate::domain::pod::Pod;
 use crate::domain::traffic::names::EmployerName;
+pub use crate::domain::traffic::names::is_clean_finalizer;
 
 /// The employers of each kind. Kept are those with the control label, and those that still have our finalizer.
 #[derive(Default)]

@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::traffic::facts::PodTrafficFacts;
 use crate::api::keys;
 use crate::domain::rules::budget::BindingMinimum;
 
@@ -22,6 +23,8 @@ pub struct Diagnosis {
     pub decorations: Vec<DecorationFacts>,
     /// The OperationJobs that are not finished with the Pod, by name.
     pub jobs: Vec<PodJobFacts>,
+    /// What Services say about the Pod, if it waits for their finalizers to be added or removed.
+    pub traffic: Vec<PodTrafficFacts>,
     /// Operations in flight on the Pod, by ID.
     pub operations: Vec<OperationFacts>,
     /// The rules of every PodTransitionRule that selects the Pod, sorted by the name of the object and in the order of

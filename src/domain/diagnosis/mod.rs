@@ -13,6 +13,7 @@
 //! | `summary` | the answer in one sentence, and what happens next |
 //! | `pod_jobs` | the OperationJobs that are not finished with the Pod |
 //! | `operationjob` | why an OperationJob waits |
+//! | `traffic` | what the Services of a Pod say about its traffic, and why the traffic of a Service waits |
 //! | `budget` | the gauges of rule objects, the tightest first |
 //! | `wait_notices` | which waits cause an Event |
 
@@ -35,6 +36,7 @@ mod rules;
 mod summary;
 #[cfg(test)]
 mod tests;
+pub mod traffic;
 pub(crate) mod wait_notices;
 
 use std::sync::Arc;
@@ -195,6 +197,11 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
         owner: owner::owner_facts(observed, &rules),
         decorations: Vec::new(),
         jobs: pod_jobs::pod_job_facts(observed),
+        traffic: traffic::pod_traffic_facts(
+            &observed.pod,
+            &observed.context.services,
+            observed.now,
+        ),
         operations: Vec::new(),
         rules,
         disruption_budgets: pod_context::disruption_budget_facts(
@@ -216,6 +223,7 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
     if diagnosis.operations.is_empty() {
         diagnosis.summary += &pod_jobs::describe_first_wait(&diagnosis.jobs);
     }
+    diagnosis.summary += &traffic::describe_first(&diagnosis.traffic);
     diagnosis.next = summary::next_steps(observed, &diagnosis);
     diagnosis
 }

@@ -362,8 +362,14 @@ fn holds_deletions(rule: &RuleFacts) -> bool {
 /// What happens next, or what the user can do.
 pub fn next_steps(observed: &ObservedPod, diagnosis: &Diagnosis) -> Vec<String> {
     let pod = &diagnosis.pod;
+    let remedies = diagnosis.traffic.iter();
+    let remedies = remedies.filter_map(|traffic| {
+        let remedy = traffic.remedy.as_ref()?;
+        Some(format!("Service {}: {remedy}", traffic.service))
+    });
     if pod.terminating {
-        return termination_steps(observed, pod);
+        let steps = termination_steps(observed, pod).into_iter();
+        return steps.chain(remedies).collect();
     }
     if observed.pod.is_finished() {
         return Vec::new();
@@ -383,6 +389,7 @@ pub fn next_steps(observed: &ObservedPod, diagnosis: &Diagnosis) -> Vec<String> 
         .map(|operation| format!("operation {}: {}", operation.id, operation.then))
         .chain(diagnosis_warnings(observed, diagnosis))
         .chain(requested_deletion_step(observed, diagnosis))
+        .chain(remedies)
         .collect();
     if !steps.is_empty() {
         return steps;

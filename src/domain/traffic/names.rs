@@ -4,6 +4,9 @@ use md5::{Digest, Md5};
 
 use crate::api::keys;
 
+/// The kind of the employers that every server can manage.
+pub const SERVICE: &str = "Service";
+
 /// An employer: an object whose traffic is managed, such as a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EmployerName {
@@ -46,6 +49,12 @@ impl EmployerName {
         let part = hex.get(8..24).unwrap_or_default();
         format!("{}/{part}", keys::PROTECTION_FINALIZER_PREFIX)
     }
+}
+
+/// Whether a finalizer says that members and marks must be removed before the employer goes, in the present form or in
+/// that of earlier versions of Kuperator.
+pub fn is_clean_finalizer(finalizer: &str) -> bool {
+    finalizer.starts_with(keys::OLD_CLEAN_FINALIZER_PREFIX)
 }
 
 #[cfg(test)]

@@ -62,6 +62,20 @@ pub fn expecting_employers(pod: &Pod) -> Vec<EmployerName> {
     named.flatten().filter(own).collect()
 }
 
+/// The employers that have both of the following in the annotation of a Pod: an entry, and in it their own finalizer. A
+/// program that is not ResourceConsist may use another finalizer for the same object.
+pub fn marking_employers(pod: &Pod) -> Vec<EmployerName> {
+    let expected = ExpectedFinalizers::from_pod(pod).unwrap_or_default();
+    let marks = |name: &EmployerName| {
+        let (key, finalizer) = (name.key(), name.finalizer());
+        expected
+            .entries()
+            .any(|entry| entry == (&*key, &*finalizer))
+    };
+    let named = expecting_employers(pod).into_iter();
+    named.filter(marks).collect()
+}
+
 /// The change of a Pod's `metadata` that gives it these marks, for a merge patch on condition of the resourceVersion.
 /// `None` if nothing changes, or if the annotation can't be read. A Pod that is being deleted gets no mark, because the
 /// API server refuses it.
@@ -261,6 +275,9 @@ mod tests {
         );
         let gateway = EmployerName::new("Gateway", "shop", "web");
         assert_eq!(PodMarks::of(&gateway, &marked), marks(true, true));
-        assert_eq!(expecting_employers(&marked), [gateway]);
+        assert_eq!(expecting_employers(&marked), std::slice::from_ref(&gateway));
+        assert_eq!(marking_employers(&marked), [gateway]);
+        let slb = r#"{"expectedFinalizers":{"Service/shop/web":"prot/slb"}}"#;
+        assert_eq!(marking_employers(&pod(Some(slb), &[])), []);
     }
 }

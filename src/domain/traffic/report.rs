@@ -79,12 +79,17 @@ impl EmployerReport {
         }
     }
 
-    /// Whether the members are as the Pods need: the value, the reason and the message of the condition.
-    pub fn condition(&self) -> (bool, &'static str, String) {
-        let counts = format!(
+    /// The counts in words.
+    pub fn counts(&self) -> String {
+        format!(
             "{} registered, {} pending, {} draining, {} failed",
             self.registered, self.pending, self.draining, self.failed
-        );
+        )
+    }
+
+    /// Whether the members are as the Pods need: the value, the reason and the message of the condition.
+    pub fn condition(&self) -> (bool, &'static str, String) {
+        let counts = self.counts();
         match &self.last_error {
             Some(error) => (false, "Failed", format!("{error}; {counts}")),
             None if self.pending + self.draining + self.failed > 0 => {

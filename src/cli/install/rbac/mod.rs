@@ -195,6 +195,7 @@ mod tests {
     fn parts_that_are_off_leave_their_rights_out() {
         let none = EnabledFeatures {
             collasets: false,
+            traffic: false,
             grace_delete: false,
             certificates: false,
         };

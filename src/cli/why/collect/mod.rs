@@ -1,6 +1,7 @@
 //! Reads all that a diagnosis needs from the API server, with the rights of the user.
 
 pub mod jobs;
+pub mod services;
 
 use std::sync::Arc;
 
@@ -57,6 +58,7 @@ pub async fn observe_pod(
         pod_context::observe_context(client, &pod, covered, deployment, &mut notes).await;
     context.unscheduled = unscheduled;
     context.decorations = decorations;
+    context.services = services::observe_awaited(client, &pod, &mut notes).await;
     Ok(Some(ObservedPod {
         pod: Arc::new(pod),
         rules,

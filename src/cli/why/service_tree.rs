@@ -1,0 +1,121 @@
+//! Prints what Services say about traffic as trees for people.
+
+use jiff::Timestamp;
+
+use super::tree_node::TreeNode;
+use crate::domain::diagnosis::traffic::facts::{
+    MemberFacts, PodNames, PodTrafficFacts, ProblemFacts, ServiceDiagnosis, ServiceFacts,
+};
+use crate::domain::messages;
+
+/// The node of a Service for which a Pod of `namespace` waits.
+pub fn pod_traffic_node(facts: &PodTrafficFacts, namespace: &str, now: Timestamp) -> TreeNode {
+    let adapter = facts.adapter.as_ref();
+    let adapter = adapter.map_or_else(String::new, |name| format!(" (adapter {name})"));
+    let title = format!("Service {namespace}/{}{adapter}", facts.service);
+    let error = error_node(facts, now);
+    match &facts.says[..] {
+        [says] => TreeNode::new(format!("{title}: {says}"), error),
+        several => TreeNode::new(title, several.iter().map(TreeNode::leaf).chain(error)),
+    }
+}
+
+/// The diagnosis of a Service as text. Ages are relative to `now`.
+pub fn render_service(all: &ServiceDiagnosis, now: Timestamp) -> String {
+    let mut tree = vec![service_node(all, now)];
+    tree.extend(all.waiting.iter().map(member_node));
+    if all.unlisted > 0 {
+        let text = format!("{} more members wait, not listed here", all.unlisted);
+        tree.push(TreeNode::leaf(text));
+    }
+    let pods = all.pods.iter();
+    tree.extend(
+        pods.clone()
+            .flat_map(|pods| {
+                let protected = "protected by its finalizer, because traffic is on";
+                let awaiting = "not available before traffic is on";
+                [
+                    names_node(&pods.protected, protected),
+                    names_node(&pods.awaiting, awaiting),
+                ]
+            })
+            .flatten(),
+    );
+    tree.extend(all.problems.iter().map(problem_node));
+    if !all.next.is_empty() {
+        tree.push(TreeNode::new("next", all.next.iter().map(TreeNode::leaf)));
+    }
+    let notes = all.notes.iter();
+    tree.extend(notes.map(|note| TreeNode::leaf(format!("not known: {note}"))));
+    TreeNode::new(&all.summary, tree).render()
+}
+
+/// The last failure, unless a line above names it, and when the call is repeated.
+fn error_node(facts: &PodTrafficFacts, now: Timestamp) -> Option<TreeNode> {
+    let error = facts.last_error.as_ref()?;
+    let is_named = facts.says.iter().any(|says| says.contains(error.as_str()));
+    let error = (!is_named).then(|| format!("last error: {error}"));
+    let next_try = facts.next_try.map(|at| {
+        let remaining = at.duration_since(now).as_secs();
+        format!("next try in {}", messages::format_age(remaining))
+    });
+    let parts: Vec<_> = error.into_iter().chain(next_try).collect();
+    (!parts.is_empty()).then(|| TreeNode::leaf(parts.join("; ")))
+}
+
+fn service_node(all: &ServiceDiagnosis, now: Timestamp) -> TreeNode {
+    let ServiceFacts {
+        namespace, name, ..
+    } = &all.service;
+    let mut states = vec![match (all.service.managed, &all.service.adapter) {
+        (true, Some(adapter)) => format!("managed by adapter {adapter}"),
+        (true, None) => "managed, without an adapter".to_owned(),
+        (false, _) => "not managed".to_owned(),
+    }];
+    let wanted = all.service.wanted_adapter.as_ref();
+    let wanted = wanted.filter(|wanted| Some(*wanted) != all.service.adapter.as_ref());
+    states.extend(wanted.map(|wanted| format!("its annotation names adapter {wanted}")));
+    let drain = all.service.drain_seconds.as_ref();
+    states.extend(drain.map(|seconds| format!("drain time {seconds} s")));
+    let deleting = all.service.deleting_since;
+    states.extend(
+        deleting.map(|since| format!("being deleted for {}", messages::format_ago(since, now))),
+    );
+    let selected = all.pods.as_ref();
+    let selected = selected.map(|pods| {
+        TreeNode::leaf(match pods.selected {
+            1 => "it selects 1 managed Pod".to_owned(),
+            count => format!("it selects {count} managed Pods"),
+        })
+    });
+    TreeNode::new(
+        format!("Service {namespace}/{name}: {}", states.join(", ")),
+        selected,
+    )
+}
+
+fn member_node(member: &MemberFacts) -> TreeNode {
+    let pod = match member.pod.as_str() {
+        "" => "a Pod that is not known",
+        pod => pod,
+    };
+    TreeNode::new(
+        format!("{pod} at {}: {}", member.at, member.state),
+        [TreeNode::leaf(&member.text)],
+    )
+}
+
+/// Pods with something in common. `None` if there are none.
+fn names_node(pods: &PodNames, state: &str) -> Option<TreeNode> {
+    let first = pods.names.join(", ");
+    let names = match pods.count - pods.names.len() {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    };
+    let count = messages::count_pods_with_verb(pods.count, "is", "are");
+    (pods.count > 0).then(|| TreeNode::leaf(format!("{count} {state}: {names}")))
+}
+
+fn problem_node(problem: &ProblemFacts) -> TreeNode {
+    TreeNode::leaf(format!("problem: {}", problem.reason))
+}

@@ -1,0 +1,115 @@
+//! Explains the traffic of Pods by the reports of their Services (ResourceConsist): what the Services say about a Pod
+//! that waits for its finalizers, and a [`ServiceDiagnosis`] for `kubectl operating why svc/NAME`.
+//!
+//! | File | Content |
+//! |---|---|
+//! | `facts` | the data of both |
+//! | `stored` | what a stored Service says about its traffic |
+//! | `pod_traffic` | what the Services say about a Pod that waits for them |
+//! | `service_pods` | the Pods that a Service selects or has marked |
+//! | `problems` | why the traffic of a Service is not managed as it should be, with remedies |
+//! | `summary` | the answer about a Service in one sentence, and what happens next |
+
+pub mod facts;
+mod pod_traffic;
+mod problems;
+mod service_pods;
+mod stored;
+mod summary;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Service;
+
+use self::facts::{MemberCounts, MemberFacts, ServiceDiagnosis, ServiceFacts};
+pub use self::pod_traffic::{awaited_services, describe_first, pod_traffic_facts};
+pub use self::stored::selector;
+use crate::api::keys;
+use crate::domain::pod::Pod;
+use crate::domain::traffic::names::EmployerName;
+
+/// A Service for which a Pod waits.
+#[derive(Clone, Debug)]
+pub struct AwaitedService {
+    /// Its name, from the annotation of the Pod.
+    pub name: EmployerName,
+    /// The stored object. `None` if it does not exist.
+    pub service: Option<Service>,
+}
+
+/// The observed state from which the diagnosis of a Service is made.
+#[derive(Clone, Debug)]
+pub struct ObservedService {
+    /// The Service.
+    pub service: Service,
+    /// The managed Pods of the namespace. `None` if they could not be read.
+    pub pods: Option<Vec<Pod>>,
+    /// How many Pods that are not managed the Service selects. Only counted if it selects no managed Pod.
+    pub unmanaged_pods: usize,
+    /// What could not be read, and the cause.
+    pub notes: Vec<String>,
+}
+
+impl ObservedService {
+    /// Whether the Service selects a Pod of which `pods` has the labels.
+    pub fn selects_any(&self) -> bool {
+        let mut pods = self.pods.iter().flatten();
+        pods.any(|pod| stored::selects(&self.service, pod))
+    }
+}
+
+/// Makes the diagnosis of a Service.
+pub fn diagnose_service(observed: &ObservedService, now: Timestamp) -> ServiceDiagnosis {
+    let service = &observed.service;
+    let report = stored::report(service).unwrap_or_default();
+    let pods = observed
+        .pods
+        .as_ref()
+        .map(|pods| service_pods::service_pods(service, pods));
+    let waiting = report.waiting.iter();
+    let waiting = waiting.map(|member| MemberFacts {
+        pod: member.pod.clone(),
+        at: member.at.clone(),
+        state: member.state.clone(),
+        connections: member.connections,
+        until: member.until,
+        text: stored::member_text(member, now),
+    });
+    let mut diagnosis = ServiceDiagnosis {
+        summary: String::new(),
+        service: service_facts(service),
+        counts: MemberCounts {
+            registered: report.registered,
+            pending: report.pending,
+            draining: report.draining,
+            failed: report.failed,
+        },
+        waiting: waiting.collect(),
+        unlisted: (report.pending + report.draining).saturating_sub(report.waiting.len()),
+        last_error: report.last_error.clone(),
+        next_try: report.next_try,
+        problems: problems::problems(observed, pods.as_ref()),
+        pods,
+        next: Vec::new(),
+        notes: observed.notes.clone(),
+    };
+    diagnosis.summary = summary::summarize(&diagnosis);
+    diagnosis.next = summary::next_steps(&diagnosis, now);
+    diagnosis
+}
+
+fn service_facts(service: &Service) -> ServiceFacts {
+    let metadata = &service.metadata;
+    let annotation = |key| stored::annotation(service, key).map(str::to_owned);
+    ServiceFacts {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default(),
+        managed: stored::is_managed(service),
+        reported: stored::report(service).is_some(),
+        adapter: stored::adapter(service),
+        wanted_adapter: annotation(keys::CONSIST_ADAPTER),
+        drain_seconds: annotation(keys::CONSIST_DRAIN_SECONDS),
+        deleting_since: metadata.deletion_timestamp.as_ref().map(|time| time.0),
+        finalizers: metadata.finalizers.clone().unwrap_or_default(),
+    }
+}

@@ -1,0 +1,145 @@
+//! Why the traffic of a Service is not managed as it should be, with remedies.
+
+use k8s_openapi::api::core::v1::Service;
+
+use super::ObservedService;
+use super::facts::{ProblemFacts, ServicePods};
+use super::stored;
+use crate::api::keys;
+use crate::domain::messages;
+use crate::domain::traffic::report::EmployerReport;
+
+/// The problems of a Service. The cause that explains most comes first.
+pub fn problems(observed: &ObservedService, pods: Option<&ServicePods>) -> Vec<ProblemFacts> {
+    let service = &observed.service;
+    if !stored::is_managed(service) {
+        return vec![unmanaged(service)];
+    }
+    let report = stored::report(service);
+    let Some(report) = report else {
+        return vec![unreported(service)];
+    };
+    let selection = pods.and_then(|pods| selects_nothing(observed, pods, &report));
+    failure(service, &report)
+        .into_iter()
+        .chain(selection)
+        .collect()
+}
+
+fn problem(reason: impl Into<String>, remedy: impl Into<String>) -> ProblemFacts {
+    ProblemFacts {
+        reason: reason.into(),
+        remedy: Some(remedy.into()),
+    }
+}
+
+/// A `kubectl` command on the Service: `verb` with the change.
+fn command(service: &Service, verb: &str, change: &str) -> String {
+    let metadata = &service.metadata;
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    format!("kubectl {verb} service {name} -n {namespace} {change}")
+}
+
+fn unmanaged(service: &Service) -> ProblemFacts {
+    let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    if stored::is_held(service) {
+        return problem(
+            format!("it has no label {key}: \"{value}\", and the server has not released it yet"),
+            "check that a server leads and has the feature gate ResourceConsist: it removes the marks of the Pods, and then \
+             the finalizer of the Service",
+        );
+    }
+    let command = command(service, "label", &format!("{key}={value}"));
+    problem(
+        format!("it has no label {key}: \"{value}\", so its traffic is not managed"),
+        format!("to manage its traffic: {command}"),
+    )
+}
+
+fn unreported(service: &Service) -> ProblemFacts {
+    let key = keys::CONSIST_ADAPTER;
+    let reason = "no server has reported on its traffic";
+    if stored::adapter(service).is_some() || stored::annotation(service, key).is_some() {
+        return problem(
+            reason,
+            "check that a server leads and has the feature gate ResourceConsist, and read its log",
+        );
+    }
+    let command = command(service, "annotate", &format!("{key}=endpoints"));
+    problem(
+        reason,
+        format!(
+            "no adapter claims the Service, and the servers may have no default adapter (--traffic-config): name an adapter, \
+             such as the built-in one: {command}; otherwise check that a server leads and has the feature gate \
+             ResourceConsist"
+        ),
+    )
+}
+
+/// The failure that the report names.
+fn failure(service: &Service, report: &EmployerReport) -> Option<ProblemFacts> {
+    let error = report.last_error.as_ref()?;
+    if report.adapter.is_empty() {
+        let change = format!("--overwrite {}=NAME", keys::CONSIST_ADAPTER);
+        return Some(problem(
+            format!("no adapter manages its traffic: {error}"),
+            format!(
+                "name an adapter that the servers have: {}",
+                command(service, "annotate", &change)
+            ),
+        ));
+    }
+    let adapter = &report.adapter;
+    Some(match report.next_try {
+        // The summary and the next steps say when the call is repeated.
+        Some(_) => ProblemFacts {
+            reason: format!("the last call of adapter {adapter} failed: {error}"),
+            remedy: None,
+        },
+        None => problem(
+            format!("adapter {adapter} can't manage its traffic as it should: {error}"),
+            "the server tries again when the Service or a Pod changes",
+        ),
+    })
+}
+
+/// The problem that the Service selects no managed Pod.
+fn selects_nothing(
+    observed: &ObservedService,
+    pods: &ServicePods,
+    report: &EmployerReport,
+) -> Option<ProblemFacts> {
+    let members = report.registered + report.pending + report.draining;
+    if pods.selected > 0 || members > 0 || observed.service.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let selector = stored::selector(&observed.service);
+    if selector.is_empty() {
+        return Some(problem(
+            "spec.selector is empty, so the Service selects no Pod",
+            "set spec.selector to labels of the Pods",
+        ));
+    }
+    let labels: Vec<_> = selector.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let labels = labels.join(",");
+    let namespace = observed.service.metadata.namespace.as_deref();
+    let namespace = namespace.unwrap_or_default();
+    Some(match observed.unmanaged_pods {
+        0 => problem(
+            format!("no Pod of namespace {namespace} has the labels of spec.selector ({labels})"),
+            format!(
+                "correct spec.selector, or see whether the Pods exist: kubectl get pods -n {namespace} -l {labels}"
+            ),
+        ),
+        count => problem(
+            format!(
+                "{} the labels of spec.selector, and none has the label {}: \"{}\", so their traffic is not managed",
+                messages::count_pods_with_verb(count, "has", "have"),
+                keys::CONTROL,
+                keys::CONTROL_VALUE
+            ),
+            "add the label to the template of the Pods",
+        ),
+    })
+}

@@ -1,0 +1,84 @@
+//! The answer about a Service in one sentence, and what happens next.
+
+use jiff::Timestamp;
+
+use super::facts::{MemberFacts, ServiceDiagnosis};
+use crate::domain::messages;
+
+/// The summary: the counts, and the cause that explains most.
+pub fn summarize(diagnosis: &ServiceDiagnosis) -> String {
+    let service = &diagnosis.service;
+    let adapter = service.adapter.as_ref();
+    let adapter = adapter.map_or_else(String::new, |name| format!(" (adapter {name})"));
+    let deleting = match service.deleting_since {
+        Some(_) => " is being deleted",
+        None => "",
+    };
+    let title = format!("Service {}{adapter}{deleting}", service.name);
+    let first = diagnosis.problems.first();
+    let cause = first.map(|problem| problem.reason.clone());
+    let waiting = || diagnosis.waiting.first().map(first_wait);
+    let counts = service.adapter.is_some() && service.reported;
+    let parts = counts.then(|| describe_counts(diagnosis));
+    let parts = parts.into_iter().chain(cause.or_else(waiting));
+    format!("{title}: {}", parts.collect::<Vec<_>>().join("; "))
+}
+
+fn describe_counts(diagnosis: &ServiceDiagnosis) -> String {
+    let counts = &diagnosis.counts;
+    if counts.pending + counts.draining + counts.failed == 0 && diagnosis.problems.is_empty() {
+        let noun = match counts.registered {
+            1 => "member",
+            _ => "members",
+        };
+        return format!(
+            "traffic is as the Pods need, {} {noun} registered",
+            counts.registered
+        );
+    }
+    format!(
+        "{} registered, {} pending, {} draining, {} failed",
+        counts.registered, counts.pending, counts.draining, counts.failed
+    )
+}
+
+fn first_wait(member: &MemberFacts) -> String {
+    match member.pod.as_str() {
+        "" => member.text.clone(),
+        pod => format!("{pod}: {}", member.text),
+    }
+}
+
+/// What happens next, or what the user can do.
+pub fn next_steps(diagnosis: &ServiceDiagnosis, now: Timestamp) -> Vec<String> {
+    let service = &diagnosis.service;
+    let mut steps = Vec::new();
+    if service.deleting_since.is_some() {
+        let marked = diagnosis.pods.as_ref();
+        let marked = marked.map_or(0, |pods| pods.protected.count + pods.awaiting.count);
+        steps.push(match marked {
+            0 => "the Service is gone when its finalizers are removed".to_owned(),
+            count => format!(
+                "the Service is gone when {} lost its marks, and its finalizers are removed",
+                messages::count_pods_with_verb(count, "has", "have")
+            ),
+        });
+    }
+    if let Some(next_try) = diagnosis.next_try {
+        let remaining = next_try.duration_since(now).as_secs();
+        steps.push(format!(
+            "the server repeats the failed call in {}",
+            messages::format_age(remaining)
+        ));
+    }
+    let problems = diagnosis.problems.iter();
+    steps.extend(problems.filter_map(|problem| problem.remedy.clone()));
+    let mut waiting = diagnosis.waiting.iter();
+    steps.extend(waiting.find(|member| !member.pod.is_empty()).map(|member| {
+        format!(
+            "more about the Pod of a member: kubectl operating why pod/{} -n {}",
+            member.pod, service.namespace
+        )
+    }));
+    steps
+}
