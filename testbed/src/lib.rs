@@ -20,6 +20,7 @@ pub mod endpoint;
 pub mod fleet;
 pub mod keys;
 pub mod kubectl;
+pub mod lb_double;
 pub mod load;
 pub mod observer;
 pub mod paths;

@@ -1,12 +1,16 @@
 //! ResourceConsist on a real API server, with the rights of the installed service account only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bed;
 mod employers;
 mod endpoints;
+mod faults;
 mod fixtures;
 mod graceful;
 mod uninstall;
 mod why;
+
+mod slb;
 
 // This program uses a part of the fixtures of CollaSets.
 #[allow(dead_code)]
