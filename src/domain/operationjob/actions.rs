@@ -13,7 +13,7 @@ use crate::domain::pod::Pod;
 pub enum TargetAction {
     /// Read the Pod of this name live: no managed Pod has it.
     Lookup(String),
-    /// Read a Pod of a target that has failed live, because it is not among the managed Pods.
+    /// Read the Pod of a target that ends live, because the Pod is not among the managed Pods.
     ReadUnmanaged {
         /// Name of the Pod.
         name: String,

@@ -8,7 +8,7 @@ use super::names::extra_info;
 use super::observed::ObservedJob;
 use super::replace;
 use super::restart_action;
-use super::target_plan::{TargetPlan, recorded_pod};
+use super::target_plan::{TargetPlan, read_unmanaged, recorded_pod};
 use super::third_party;
 use crate::api::operationjob::Action;
 use crate::domain::pod::Pod;
@@ -83,15 +83,12 @@ fn release_unmanaged(observed: &ObservedJob, plan: &TargetPlan, action: &str) ->
     {
         return held_by_kuperator(observed, pod);
     }
-    let Some(found) = observed.unmanaged.get(uid.unwrap_or(name)) else {
-        return UnmanagedRelease::Unknown(TargetAction::ReadUnmanaged {
-            name: name.clone(),
-            uid: uid.map(str::to_owned),
-        });
+    let pod = match read_unmanaged(observed, plan) {
+        Ok(Some(pod)) => pod,
+        Ok(None) => return UnmanagedRelease::Done,
+        Err(read) => return UnmanagedRelease::Unknown(read),
     };
-    let Some(pod) = found else {
-        return UnmanagedRelease::Done;
-    };
+    let pod = &pod;
     if uid.is_none() {
         return held_by_kuperator(observed, pod);
     }

@@ -22,6 +22,8 @@ pub struct TargetPlan {
     pub look_at: Option<Timestamp>,
     /// Whether the partition selects the target.
     pub is_selected: bool,
+    /// Bytes that a new note of its containers may have in the status.
+    pub note_room: usize,
     /// Most bytes of a text in the status.
     max_text: usize,
 }
@@ -165,4 +167,21 @@ impl TargetPlan {
 pub fn recorded_pod<'a>(observed: &'a ObservedJob, plan: &TargetPlan) -> Option<&'a Arc<Pod>> {
     let uid = plan.info(extra_info::POD_UID)?;
     observed.pods.with_uid(uid)
+}
+
+/// The Pod of a target as a live read has found it, for a target that has no managed Pod. `None` if the Pod is gone.
+///
+/// # Errors
+///
+/// The read, if it is still to be made.
+pub fn read_unmanaged(
+    observed: &ObservedJob,
+    plan: &TargetPlan,
+) -> Result<Option<Arc<Pod>>, TargetAction> {
+    let (name, uid) = (&plan.detail.name, plan.info(extra_info::POD_UID));
+    let found = observed.unmanaged.get(uid.unwrap_or(name));
+    found.cloned().ok_or_else(|| TargetAction::ReadUnmanaged {
+        name: name.clone(),
+        uid: uid.map(str::to_owned),
+    })
 }
