@@ -8,6 +8,7 @@ use super::job_settings;
 use super::lifecycle_action;
 use super::names::{extra_info, reason};
 use super::observed::ObservedJob;
+use super::places::MAX_NOTE;
 use super::restart::before::{self, Before};
 use super::restart::containers::choose;
 use super::restart::image_patches::{self, NoRestartPatch};
@@ -26,10 +27,29 @@ const REMEDY: &str =
 
 /// Why containers of this Pod can't be restarted.
 pub fn start_obstacle(target: &Target, pod: &Pod) -> Option<(&'static str, String)> {
-    lifecycle_action::start_obstacle(pod).or_else(|| {
-        let error = choose(target, pod).err()?;
-        Some((reason::CONTAINER_NOT_FOUND, error.message))
-    })
+    if let Some(obstacle) = lifecycle_action::start_obstacle(pod) {
+        return Some(obstacle);
+    }
+    match choose(target, pod) {
+        Ok(chosen) => {
+            let problem = note_containers(pod, &chosen).err()?;
+            Some((reason::RESTART_NOT_SUPPORTED, problem))
+        }
+        Err(error) => Some((reason::CONTAINER_NOT_FOUND, error.message)),
+    }
+}
+
+/// The note of the containers before the restart. An error if it is too large for the status.
+fn note_containers(pod: &Pod, chosen: &[&Container]) -> Result<String, String> {
+    let note = Before::from_pod(pod, chosen).to_json();
+    let bytes = note.len();
+    let problem = || {
+        format!(
+            "the names and images of the containers have {bytes} bytes with their IDs, and the status of the job has \
+             room for {MAX_NOTE}: create another job that names fewer of them in containers"
+        )
+    };
+    (bytes <= MAX_NOTE).then_some(note).ok_or_else(problem)
 }
 
 /// Continues the restart of a target.
@@ -102,8 +122,15 @@ fn begin_restart(
             Err(problem) => return refuse_images(observed, plan, problem),
         },
     };
+    let note = match note_containers(pod, chosen) {
+        Ok(note) => note,
+        Err(problem) => return plan.fail(observed, reason::RESTART_NOT_SUPPORTED, problem),
+    };
+    if note.len() > plan.note_room {
+        return plan.wait("room in the status for its containers: other targets must end first");
+    }
     plan.set_info(extra_info::METHOD, method.as_str());
-    plan.set_info(extra_info::BEFORE, Before::from_pod(pod, chosen).to_json());
+    plan.set_info(extra_info::BEFORE, note);
     plan.wait("the containers to restart");
 }
 
