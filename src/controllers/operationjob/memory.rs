@@ -9,6 +9,7 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::super::collaset::refusals::{RefusalBackoff, RefusalKey};
+use super::unstored_fields::UnstoredFields;
 use crate::controllers::run_pace::RunPace;
 use crate::controllers::written_versions::WrittenVersions;
 use crate::domain::operationjob::observed::LiveName;
@@ -24,6 +25,10 @@ const TARGETS_PER_INTERVAL: usize = 250;
 const NAME_TTL: Duration = Duration::from_secs(30);
 /// How long the state of a ContainerRecreateRequest counts.
 const REQUEST_TTL: Duration = Duration::from_millis(1_900);
+
+/// How long it counts that the API server does not store a field of the status. After this time the field is written
+/// again.
+const UNSTORED_TTL: Duration = Duration::from_mins(5);
 
 /// What the controller remembers of one job.
 #[derive(Default)]
@@ -45,6 +50,7 @@ struct LockedMemory {
     unmanaged: HashMap<String, (Option<Arc<Pod>>, Instant)>,
     recreate_requests: HashMap<String, (Option<RequestState>, Instant)>,
     is_unreadable_reported: bool,
+    unstored: Option<(UnstoredFields, Instant)>,
 }
 
 impl JobMemory {
@@ -185,6 +191,23 @@ impl JobMemory {
         known
             .map(|(uid, (state, _))| (uid.clone(), state.clone()))
             .collect()
+    }
+
+    /// Records the fields of the status that were not stored as they were written. Returns whether they are news.
+    pub fn record_unstored(&self, fields: UnstoredFields) -> bool {
+        let mut locked = self.locked.lock();
+        let (text, is_empty) = (fields.describe(), fields.is_empty());
+        let former = locked.unstored.replace((fields, Instant::now()));
+        let is_known = former.is_some_and(|(former, _)| former.describe() == text);
+        !is_empty && !is_known
+    }
+
+    /// The fields of the status that were not stored as they were written.
+    pub fn unstored(&self) -> UnstoredFields {
+        let locked = self.locked.lock();
+        let recent = locked.unstored.as_ref();
+        let recent = recent.filter(|(_, at)| at.elapsed() < UNSTORED_TTL);
+        recent.map_or_else(UnstoredFields::default, |(fields, _)| fields.clone())
     }
 
     /// Whether it is the first time that the job is reported as unreadable.

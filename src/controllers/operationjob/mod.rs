@@ -10,6 +10,7 @@
 //! | `execution` | makes the writes of a plan on the job |
 //! | `target_writes` | sends the requests of a plan for the Pods |
 //! | `recreate_requests` | sends requests about ContainerRecreateRequests |
+//! | `unstored_fields` | the fields of the status that the API server drops |
 //! | `memory` | what is remembered of a job between two runs |
 
 mod execution;
@@ -17,6 +18,9 @@ mod memory;
 mod observe;
 mod recreate_requests;
 mod target_writes;
+#[cfg(test)]
+mod tests;
+mod unstored_fields;
 
 use std::collections::HashMap;
 use std::sync::Arc;
