@@ -22,6 +22,7 @@ use crate::controllers::collaset::refusals::RefusalKey;
 use crate::controllers::protected_finalizer;
 use crate::controllers::requests::{RequestError, request_with_deadline};
 use crate::controllers::status_patch::status_patch;
+use crate::domain::operationjob::observed::FailedRequest;
 use crate::domain::operationjob::plan::JobPlan;
 use crate::domain::pod::PodMetadata;
 
@@ -70,6 +71,9 @@ impl Execution<'_> {
             return self
                 .guarded(&RefusalKey::Finalizer, self.add_finalizer())
                 .await;
+        }
+        for report in &plan.reports {
+            self.record_event(report.warning, report.reason, &report.message);
         }
         let mut has_written = false;
         if let Some(patch) = plan
@@ -152,9 +156,14 @@ impl Execution<'_> {
 
     pub fn record_refusal(&self, key: RefusalKey, text_key: Option<String>, error: &RequestError) {
         if let Some(message) = refusal_message(error) {
-            let generation = self.generation();
+            let is_refusal = matches!(error, RequestError::Denied(_) | RequestError::Refused(_));
+            let message = message.to_owned();
+            let failed = FailedRequest {
+                message,
+                is_refusal,
+            };
             self.memory
-                .record_refusal(key, text_key, message, generation);
+                .record_refusal(key, text_key, failed, self.generation());
         }
     }
 

@@ -9,10 +9,11 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::super::collaset::refusals::{RefusalBackoff, RefusalKey};
+use super::unanswered_writes::UnansweredWrites;
 use super::unstored_fields::UnstoredFields;
 use crate::controllers::run_pace::RunPace;
 use crate::controllers::written_versions::WrittenVersions;
-use crate::domain::operationjob::observed::LiveName;
+use crate::domain::operationjob::observed::{FailedRequest, LiveName};
 use crate::domain::operationjob::restart::recreate_request::RequestState;
 use crate::domain::pod::Pod;
 
@@ -36,6 +37,8 @@ pub struct JobMemory {
     uid: String,
     /// The versions of the Pods that the controller wrote last.
     pub written: WrittenVersions,
+    /// Writes of Pods whose outcome is not known.
+    pub unanswered: UnansweredWrites,
     locked: Mutex<LockedMemory>,
 }
 
@@ -44,8 +47,8 @@ struct LockedMemory {
     pace: RunPace,
     last_status_write: Option<Instant>,
     refusals: RefusalBackoff,
-    /// Reasons of refused requests, by their key in the domain.
-    refused: BTreeMap<String, String>,
+    /// Requests that had no effect, by their key in the domain.
+    failed_requests: BTreeMap<String, FailedRequest>,
     live_names: HashMap<String, (LiveName, Instant)>,
     unmanaged: HashMap<String, (Option<Arc<Pod>>, Instant)>,
     recreate_requests: HashMap<String, (Option<RequestState>, Instant)>,
@@ -92,15 +95,15 @@ impl JobMemory {
         &self,
         key: RefusalKey,
         text_key: Option<String>,
-        message: &str,
+        failed: FailedRequest,
         generation: i64,
     ) {
         let mut locked = self.locked.lock();
-        if let Some(text_key) = text_key {
-            locked.refused.insert(text_key, message.to_owned());
-        }
         let refusals = &mut locked.refusals;
-        refusals.record_refusal(key, message, Instant::now(), generation);
+        refusals.record_refusal(key, &failed.message, Instant::now(), generation);
+        if let Some(text_key) = text_key {
+            locked.failed_requests.insert(text_key, failed);
+        }
     }
 
     /// The remaining time until a refused write may be tried; `None` if it may be tried now.
@@ -116,14 +119,14 @@ impl JobMemory {
     pub fn clear_refusal(&self, key: &RefusalKey, text_key: Option<&String>) {
         let mut locked = self.locked.lock();
         if let Some(text_key) = text_key {
-            locked.refused.remove(text_key);
+            locked.failed_requests.remove(text_key);
         }
         locked.refusals.clear_refusal(key);
     }
 
-    /// The reasons of refused requests, by their key in the domain.
-    pub fn refused(&self) -> BTreeMap<String, String> {
-        self.locked.lock().refused.clone()
+    /// Requests that had no effect, by their key in the domain.
+    pub fn failed_requests(&self) -> BTreeMap<String, FailedRequest> {
+        self.locked.lock().failed_requests.clone()
     }
 
     /// Records what a live read of a name has found.
@@ -178,6 +181,11 @@ impl JobMemory {
         let mut locked = self.locked.lock();
         let requests = &mut locked.recreate_requests;
         requests.insert(pod_uid.to_owned(), (state, Instant::now()));
+    }
+
+    /// Forgets the state of a ContainerRecreateRequest, because it may have been created.
+    pub fn forget_request(&self, pod_uid: &str) {
+        self.locked.lock().recreate_requests.remove(pod_uid);
     }
 
     /// The states of ContainerRecreateRequests that were read or refused in the last seconds.

@@ -29,6 +29,7 @@ pub fn observe_job(
     ObservedJob {
         job: Arc::clone(job),
         unseen: unseen_pods(&pods, memory),
+        unanswered: memory.unanswered.open(&pods),
         pods: pods.into_iter().collect(),
         sets: context.objects.sets.objects_of(namespace),
         instance_ids: collect_instance_ids(context, job, namespace),
@@ -40,7 +41,7 @@ pub fn observe_job(
             request_api: request_api.known(),
         },
         recreate_requests: memory.recreate_requests(),
-        refused: memory.refused(),
+        failed_requests: memory.failed_requests(),
         now: (context.now)(),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
-use testbed::api::FakeApi;
+use testbed::api::{FakeApi, Refusal};
 
 use super::execution::{Execution, RunStep};
 use super::memory::JobMemory;
@@ -16,7 +16,10 @@ use crate::api::keys;
 use crate::api::operationjob::OperationJobStatus;
 use crate::cluster::objects::{CachedJob, CachedKind, JobObject};
 use crate::controllers::ControllerContext;
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::operationjob::actions::{PodPatch, TargetAction};
 use crate::domain::operationjob::plan::JobPlan;
+use crate::domain::pod::Pod;
 use crate::domain::standard_conditions::set_condition;
 
 const JOB: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/operationjobs/swap";
@@ -133,4 +136,86 @@ async fn status_that_is_not_stored_as_written_is_not_written_again() {
     assert_eq!(fixture.api.requests().len(), written);
     plan.status.as_mut().unwrap().failed_pod_count = 1;
     assert_eq!(fixture.carry_out(&plan).await, RunStep::PlanAgain);
+}
+
+const POD: &str = "/api/v1/namespaces/n/pods/web-0";
+
+impl Fixture {
+    /// Stores the Pod, and returns it as the cache has it.
+    fn put_pod(&self) -> Arc<Pod> {
+        let pod = json!({ "metadata": { "namespace": "n", "name": "web-0", "uid": "pod" } });
+        self.api.put(POD, pod);
+        self.stored_pod()
+    }
+
+    fn stored_pod(&self) -> Arc<Pod> {
+        let stored = self.api.0.lock().objects[POD].clone();
+        Arc::new(serde_json::from_value(stored).unwrap())
+    }
+
+    /// Sends a change of a label, which the API server answers with this code. `done` says whether it makes the change.
+    async fn fail_to_label(
+        &self,
+        pod: &Arc<Pod>,
+        (code, message, done): (u16, &'static str, bool),
+    ) {
+        self.api.refuse(Some(Refusal {
+            of: "PATCH /api/v1",
+            code,
+            message,
+            done,
+        }));
+        let mut patch = PodPatch::of(pod);
+        patch.labels = LabelPatch([("a".to_owned(), Some("b".to_owned()))].into());
+        self.act(TargetAction::Patch(patch)).await;
+        self.api.refuse(None);
+    }
+
+    async fn act(&self, action: TargetAction) {
+        let plan = JobPlan {
+            actions: vec![action],
+            ..JobPlan::default()
+        };
+        self.carry_out(&plan).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unanswered_write_is_open_until_its_outcome_is_seen() {
+    let fixture = Fixture::new(&json!({}));
+    let is_open = |pod: &Arc<Pod>| {
+        !fixture
+            .memory
+            .unanswered
+            .open(&[Arc::clone(pod)])
+            .is_empty()
+    };
+    for done in [true, false] {
+        let pod = fixture.put_pod();
+        assert!(!is_open(&pod));
+        fixture
+            .fail_to_label(&pod, (500, "the connection broke", done))
+            .await;
+        assert!(!fixture.memory.failed_requests()["pod"].is_refusal);
+        tokio::time::advance(Duration::from_secs(11)).await;
+        fixture
+            .act(TargetAction::CheckWrite(Arc::clone(&pod)))
+            .await;
+        assert_eq!(
+            is_open(&pod),
+            done,
+            "only a write that was made is waited for"
+        );
+        assert!(!is_open(&fixture.stored_pod()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn denied_write_is_answered() {
+    let fixture = Fixture::new(&json!({}));
+    let pod = fixture.put_pod();
+    let denial = "admission webhook \"a.test\" denied the request: no";
+    fixture.fail_to_label(&pod, (400, denial, false)).await;
+    assert!(fixture.memory.failed_requests()["pod"].is_refusal);
+    assert!(fixture.memory.unanswered.open(&[pod]).is_empty());
 }

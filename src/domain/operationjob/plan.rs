@@ -23,6 +23,8 @@ pub struct JobPlan {
     pub status: Option<OperationJobStatus>,
     /// Events to record when the status is written.
     pub events: Vec<JobEvent>,
+    /// Events to record whether or not the status is written: a job that is being deleted may write none.
+    pub reports: Vec<JobEvent>,
     /// What to do on the Pods.
     pub actions: Vec<TargetAction>,
     /// Remove the finalizer.
@@ -62,6 +64,7 @@ pub fn plan_job(observed: &ObservedJob) -> JobPlan {
     let mut plan = JobPlan {
         add_finalizer: needs_finalizer && !has_finalizer && !observed.is_deleting(),
         look_at: plans.iter().filter_map(|plan| plan.look_at).min(),
+        reports: job_status::release_reports(&plans),
         ..JobPlan::default()
     };
     // Nothing is done on a Pod before the finalizer is stored.

@@ -72,14 +72,16 @@ fn release_finished(observed: &ObservedJob, plan: &mut TargetPlan) {
     }
 }
 
-/// Says that the API server refuses what is to be done for the target.
+/// Says that the API server refuses what is to be done for the target, or that it could not be done.
 fn say_refusal(observed: &ObservedJob, plan: &mut TargetPlan) {
     let keys = plan.actions.iter().filter_map(TargetAction::refusal_key);
-    let mut refusals = keys.filter_map(|key| observed.refused.get(&key));
-    if let Some(refusal) = refusals.next().cloned() {
-        plan.wait(format!(
-            "the API server, which refuses a request: {refusal}"
-        ));
+    let mut failed = keys.filter_map(|key| observed.failed_requests.get(&key));
+    if let Some(request) = failed.next().cloned() {
+        let message = request.message;
+        plan.wait(match request.is_refusal {
+            true => format!("the API server, which refuses a request: {message}"),
+            false => format!("a request to succeed, which has failed: {message}"),
+        });
     }
 }
 

@@ -24,6 +24,8 @@ pub struct TargetPlan {
     pub is_selected: bool,
     /// Bytes that a new note of its containers may have in the status.
     pub note_room: usize,
+    /// Why images stay that the job has changed, if the target was released without them.
+    pub kept_images: Option<String>,
     /// Most bytes of a text in the status.
     max_text: usize,
 }
@@ -141,6 +143,16 @@ impl TargetPlan {
         if !has_begun {
             self.release();
         }
+    }
+
+    /// Says that images stay which the job has changed. `why` completes the sentence.
+    pub fn keep_images(&mut self, why: String) {
+        if let Some(mut error) = self.detail.error.take() {
+            let message = format!("the images were not put back: {why}. {}", error.message);
+            error.message = self.shorten(message);
+            self.detail.error = Some(error);
+        }
+        self.kept_images = Some(why);
     }
 
     /// Notes that nothing that the job asked of the Pod is left.

@@ -1,5 +1,5 @@
 //! What a plan asks for, from the stored status.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod bounds;
 mod release;
@@ -84,10 +84,11 @@ fn observe(job: OperationJob, pods: &[Pod]) -> ObservedJob {
         live_names: [].into(),
         unmanaged: [].into(),
         unseen: [].into(),
+        unanswered: [].into(),
         other_jobs: Vec::new(),
         restart: RestartSettings::default(),
         recreate_requests: [].into(),
-        refused: [].into(),
+        failed_requests: [].into(),
         now: NOW.parse::<Timestamp>().unwrap(),
     }
 }
@@ -272,6 +273,9 @@ fn containers_are_noted_before_they_are_restarted() {
     let patch = patches(&plan)[0].spec.clone().unwrap();
     let image = patch["containers"][0]["image"].as_str().unwrap().to_owned();
     assert!(image.starts_with("app:1@sha256:"), "{image}");
+    let note = patches(&plan)[0].annotations[keys::FORMER_IMAGES].clone();
+    let proof = json!({ "job": "job", "images": { "app": "app:1" } });
+    assert_eq!(note, Some(proof.to_string()));
     // The patch was made, and the server crashed before it knew.
     let mut patched = pod("web-0", operating("Restart"));
     let mut containers = patched.spec.containers.to_vec();
@@ -279,8 +283,12 @@ fn containers_are_noted_before_they_are_restarted() {
     patched.spec.containers = containers.into();
     assert_eq!(restart(json!(noted), patched.clone()).actions, []);
     patched.status.container_statuses[0].container_id = "containerd://fedcba9876543210".into();
-    let plan = restart(json!(noted), patched);
-    assert!(detail(&plan).extra_info.contains_key("ActionEnded"));
+    patched.metadata.annotations = [(keys::FORMER_IMAGES.to_owned(), note.unwrap())].into();
+    let plan = restart(json!(noted), patched.clone());
+    let ended = detail(&plan).extra_info.clone();
+    assert!(ended.contains_key("ActionEnded"));
+    let plan = restart(json!(ended), patched);
+    assert_eq!(patches(&plan)[0].annotations[keys::FORMER_IMAGES], None);
 }
 
 #[test]
