@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use super::job_status;
 use super::names::extra_info;
-use super::target::StartHold;
 use crate::api::operationjob::{OperationJob, Progress, TargetDetail};
 
 /// Most targets of a job that are in progress at a time. The others follow as these end.
@@ -14,6 +13,15 @@ const MAX_IN_PROGRESS: usize = 300;
 const MAX_NOTES: usize = 256 << 10;
 /// Most bytes of the note of the containers of one Pod.
 pub const MAX_NOTE: usize = 32 << 10;
+
+/// Why no other target may start.
+#[derive(Clone, Copy, Debug)]
+pub enum StartHold<'a> {
+    /// The job is over.
+    JobOver,
+    /// What a target waits for.
+    Full(&'a str),
+}
 
 /// The places that are left for targets.
 #[derive(Debug)]

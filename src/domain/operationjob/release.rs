@@ -130,7 +130,7 @@ fn release_unmanaged(observed: &ObservedJob, plan: &TargetPlan, action: &str) ->
     let pod = match read_unmanaged(observed, plan) {
         Ok(Some(pod)) => pod,
         Ok(None) => return Release::Done(None),
-        Err(read) => return Release::Read(read),
+        Err(read) => return Release::Read(*read),
     };
     let pod = &pod;
     if uid.is_none() {

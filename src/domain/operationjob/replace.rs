@@ -146,7 +146,7 @@ fn follow_new_pod(observed: &ObservedJob, plan: &mut TargetPlan, new_pod: Option
 fn succeed_without_origin(observed: &ObservedJob, plan: &mut TargetPlan) {
     let origin = match read_unmanaged(observed, plan) {
         Ok(origin) => origin,
-        Err(read) => return plan.actions.push(read),
+        Err(read) => return plan.actions.push(*read),
     };
     // Kuperator has stored no UID. Another Pod of this name does not have its finalizer.
     let has_uid = plan.info(extra_info::POD_UID).is_some();

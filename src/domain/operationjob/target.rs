@@ -5,6 +5,7 @@ use super::job_settings;
 use super::lifecycle_action;
 use super::names::{extra_info, reason};
 use super::observed::{LiveName, ObservedJob};
+use super::places::StartHold;
 use super::release;
 use super::replace;
 use super::restart_action;
@@ -26,15 +27,6 @@ pub struct TargetTurn<'a> {
     pub hold: Option<StartHold<'a>>,
     /// Bytes that a new note of its containers may have in the status.
     pub note_room: usize,
-}
-
-/// Why no other target may start.
-#[derive(Clone, Copy, Debug)]
-pub enum StartHold<'a> {
-    /// The job is over.
-    JobOver,
-    /// What a target waits for.
-    Full(&'a str),
 }
 
 /// Plans one target. `stored` is its entry in the stored status.

@@ -189,11 +189,11 @@ pub fn recorded_pod<'a>(observed: &'a ObservedJob, plan: &TargetPlan) -> Option<
 pub fn read_unmanaged(
     observed: &ObservedJob,
     plan: &TargetPlan,
-) -> Result<Option<Arc<Pod>>, TargetAction> {
+) -> Result<Option<Arc<Pod>>, Box<TargetAction>> {
     let (name, uid) = (&plan.detail.name, plan.info(extra_info::POD_UID));
     let found = observed.unmanaged.get(uid.unwrap_or(name));
-    found.cloned().ok_or_else(|| TargetAction::ReadUnmanaged {
-        name: name.clone(),
-        uid: uid.map(str::to_owned),
+    found.cloned().ok_or_else(|| {
+        let (name, uid) = (name.clone(), uid.map(str::to_owned));
+        Box::new(TargetAction::ReadUnmanaged { name, uid })
     })
 }
