@@ -66,18 +66,26 @@ impl Execution<'_> {
         writes
     }
 
-    /// The remaining time until a request may be sent: it was refused, or the cache does not show the last write yet.
+    /// The remaining time until a request may be sent: it was refused, the cache does not show the last write yet, or a
+    /// write may still be made.
     fn action_pause(&self, action: &TargetAction) -> Option<Duration> {
         let key = refusal_key(action);
         if let Some(pause) = self.memory.pause_of(&key, self.generation()) {
             return Some(pause);
         }
-        let TargetAction::Patch(PodPatch { pod, .. }) = action else {
-            return None;
-        };
-        let metadata = &pod.metadata;
-        let written = &self.memory.written;
-        written.time_until_visible(&metadata.uid, metadata.resource_version, Instant::now())
+        let now = Instant::now();
+        match action {
+            TargetAction::Patch(PodPatch { pod, .. }) => {
+                let metadata = &pod.metadata;
+                let written = &self.memory.written;
+                written.time_until_visible(&metadata.uid, metadata.resource_version, now)
+            }
+            TargetAction::CheckWrite(pod) => {
+                let unanswered = &self.memory.unanswered;
+                unanswered.time_until_read(&pod.metadata.uid, now)
+            }
+            _ => None,
+        }
     }
 
     /// Sends a request. Returns whether it had an effect, so that the next plan differs.

@@ -197,10 +197,12 @@ async fn unanswered_write_is_open_until_its_outcome_is_seen() {
             .fail_to_label(&pod, (500, "the connection broke", done))
             .await;
         assert!(!fixture.memory.failed_requests()["pod"].is_refusal);
+        let check = || fixture.act(TargetAction::CheckWrite(Arc::clone(&pod)));
+        let requests = fixture.api.requests().len();
+        check().await;
+        assert_eq!(fixture.api.requests().len(), requests, "it is too early");
         tokio::time::advance(Duration::from_secs(11)).await;
-        fixture
-            .act(TargetAction::CheckWrite(Arc::clone(&pod)))
-            .await;
+        check().await;
         assert_eq!(
             is_open(&pod),
             done,

@@ -12,8 +12,10 @@ use crate::domain::pod::Pod;
 
 /// For this time after it was sent, a write may still take effect: etcd may store it after the API server has given up.
 const SETTLING: Duration = Duration::from_secs(10);
+/// Time between two live reads while the cache is behind.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The last such write of each Pod, by UID: the resourceVersion on which it depended, and when it failed.
+/// The last such write of each Pod, by UID: the resourceVersion on which it depended, and when the Pod may be read.
 #[derive(Default)]
 pub struct UnansweredWrites(Mutex<HashMap<String, (u64, Instant)>>);
 
@@ -21,7 +23,7 @@ impl UnansweredWrites {
     /// Records that a write of this Pod was not answered.
     pub fn record(&self, pod: &Pod, now: Instant) {
         let metadata = &pod.metadata;
-        let write = (metadata.resource_version, now);
+        let write = (metadata.resource_version, now + SETTLING);
         self.0.lock().insert(metadata.uid.clone(), write);
     }
 
@@ -38,17 +40,26 @@ impl UnansweredWrites {
         writes.keys().cloned().collect()
     }
 
+    /// How long to wait before the Pod is read; `None` if it may be read now.
+    pub fn time_until_read(&self, uid: &str, now: Instant) -> Option<Duration> {
+        let writes = self.0.lock();
+        let (_, read_at) = writes.get(uid)?;
+        let remaining = read_at.saturating_duration_since(now);
+        (!remaining.is_zero()).then_some(remaining)
+    }
+
     /// Notes what a live read has found: the resourceVersion of the Pod, or `None` if the Pod is gone. Returns whether the
-    /// outcome of the write is known now. If not, the cache must show the version that was read, or it is too early.
+    /// outcome of the write is known now. If not, the cache must show the version that was read.
     pub fn settle(&self, uid: &str, found: Option<u64>, now: Instant) -> bool {
         let mut writes = self.0.lock();
-        let Some((base, sent)) = writes.get(uid) else {
+        let Some((base, read_at)) = writes.get_mut(uid) else {
             return true;
         };
-        let has_no_effect = found.is_some_and(|version| version <= *base);
-        let is_known = found.is_none() || has_no_effect && now - *sent >= SETTLING;
+        let is_known = found.is_none_or(|version| version <= *base);
         if is_known {
             writes.remove(uid);
+        } else {
+            *read_at = now + READ_INTERVAL;
         }
         is_known
     }
@@ -66,16 +77,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn write_is_open_until_newer_state_or_late_read() {
+    async fn write_is_open_until_a_newer_state_or_a_late_read() {
         let (writes, now) = (UnansweredWrites::default(), Instant::now());
         let is_open = |version| !writes.open(&[Arc::new(pod(version))]).is_empty();
         writes.record(&pod(7), now);
         assert!(is_open(7));
-        assert!(!writes.settle("a", Some(7), now), "it may still be made");
+        let pause = |now| writes.time_until_read("a", now);
+        assert_eq!(pause(now), Some(SETTLING), "it may still be made");
+        assert_eq!(pause(now + SETTLING), None);
         assert!(!writes.settle("a", Some(8), now + SETTLING) && is_open(7));
+        assert_eq!(pause(now + SETTLING), Some(READ_INTERVAL));
         assert!(!is_open(8) && !is_open(7));
         writes.record(&pod(8), now);
-        assert!(writes.settle("a", Some(8), now + SETTLING) && !is_open(8));
+        assert!(writes.settle("a", Some(8), now) && !is_open(8));
         writes.record(&pod(8), now);
         assert!(writes.settle("a", None, now) && !is_open(8));
     }
