@@ -153,6 +153,10 @@ pub const REPLACED_UID: &str = "collaset.kusionstack.io/replaces";
 /// Annotation on a Pod: JSON `{"job":"<UID>","progress":"Succeeded|Failed","message":"…"}`, the result of the action of
 /// another program. Written by this program, read and removed by OperationJob.
 pub const ACTION_RESULT: &str = "operationjob.kusionstack.io/result";
+/// Annotation on a Pod: JSON `{"job":"<UID>","images":{"<container>":"<image>"}}`, the images before a restart by image
+/// reference. Written together with the change of the images, and removed when the images are put back or the restart
+/// has ended. Written, read and removed by OperationJob.
+pub const FORMER_IMAGES: &str = "operationjob.kusionstack.io/former-images";
 /// Annotation on an OperationJob with the action Restart: `auto`, `ContainerRecreateRequest` or `ImageReference`.
 /// Written by users.
 pub const RESTART_BY: &str = "operationjob.kusionstack.io/restart-by";

@@ -14,6 +14,7 @@ mod operationjob;
 pub(crate) mod pod_deletion;
 mod pod_write_failures;
 mod poddecoration;
+mod protected_finalizer;
 mod queues;
 mod requests;
 pub mod rule_endpoints;

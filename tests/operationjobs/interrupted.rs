@@ -38,6 +38,19 @@ async fn origin_deleted_by_hand_leaves_its_new_pod() {
     assert_eq!(set.pods().await.len(), 1);
 }
 
+/// The old Pod is taken out of management while a rule holds it.
+#[tokio::test]
+async fn old_pod_without_management_fails_its_replacement() {
+    let scope = Bed::shared().await.scope("job-origin-unmanaged").await;
+    let set = Set::new(&scope, "web", 1, json!({})).await;
+    let (job, pod, _) = held_pair(&set).await;
+    let unmanaged = json!({ (keys::CONTROL): null });
+    scope.label(&pod, unmanaged).await.unwrap();
+    let status = job.failed().await;
+    assert_eq!(reason(&status.target_details[0]), "NotManaged");
+    assert_eq!(label(&scope.get(&pod).await, keys::TO_REPLACE), None);
+}
+
 /// The new Pod is lost and the set makes another one: the job follows that one.
 #[tokio::test]
 async fn lost_new_pod_is_followed_by_the_next_one() {

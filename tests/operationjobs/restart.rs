@@ -154,6 +154,7 @@ async fn image_reference_restarts_where_the_job_asks_for_it() {
         "{}",
         image(&after[&0], "app")
     );
+    assert!(!after[&0].annotations().contains_key(keys::FORMER_IMAGES));
     assert_eq!(set.get().await.status.unwrap().updated_replicas, 1);
 }
 
@@ -263,6 +264,7 @@ async fn image_that_does_not_resolve_is_put_back() {
     let after = restarted(&scope, &set, &before).await;
     assert_eq!(image(&after[&0], "app"), "tag-only:1");
     assert_eq!(image(&after[&0], "side"), "side:1");
+    assert!(!after[&0].annotations().contains_key(keys::FORMER_IMAGES));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The cluster as this replica knows it: one index that one watch per kind fills, shared by admission and controllers.
 
 mod collaset_deletion;
+mod ended_pods;
 mod namespaces;
 mod owners;
 mod pods;
@@ -31,6 +32,7 @@ use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::SkipAnnotation;
 use crate::domain::rules::webhook::EndpointVerdicts;
 use crate::ledger::store::{RuleKey, RuleSnapshot, Uid};
+use ended_pods::EndedPods;
 use short_outages::ShortOutages;
 
 pub use namespaces::NamespaceFacts;
@@ -42,6 +44,8 @@ pub struct Index {
     pub etcd_history: EtcdHistory,
     /// Whether the watches that decisions rest on are fresh.
     pub decision_watches: Arc<DecisionWatches>,
+    /// Replaced Pods that are known to be gone.
+    pub ended_pods: EndedPods,
     state: RwLock<IndexState>,
     position: watch::Sender<u64>,
     listed: watch::Sender<ListedKinds>,
@@ -143,6 +147,7 @@ impl Default for Index {
         Index {
             etcd_history: EtcdHistory::default(),
             decision_watches: following,
+            ended_pods: EndedPods::default(),
             state: RwLock::new(state),
             position: watch::Sender::new(0),
             listed: watch::Sender::new(ListedKinds::default()),

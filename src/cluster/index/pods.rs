@@ -42,6 +42,7 @@ impl Index {
 
     /// Removes a Pod that was deleted or is no longer managed.
     pub fn delete_pod(&self, pod: &Pod) {
+        self.ended_pods.record(pod);
         let mut state = self.state.write();
         self.put_pod(&mut state, &pod.metadata.namespace, &pod.metadata.uid, None);
         self.advance_position(&mut state, pod.metadata.resource_version, true);

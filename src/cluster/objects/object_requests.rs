@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{CachedKind, ObjectCaches};
 use crate::cluster::request_path;
+use crate::domain::pod::PodMetadata;
 
 /// Creates an object. Returns its UID.
 pub async fn create_object<W: CachedKind>(
@@ -28,13 +29,28 @@ pub async fn create_object<W: CachedKind>(
 pub async fn patch_object<W: CachedKind>(
     client: &Client,
     objects: &ObjectCaches,
-    (namespace, name): (&str, &str),
+    object: (&str, &str),
     patch: &Patch<Value>,
     status: bool,
 ) -> Result<(), Error> {
+    let patched = patch_for_answer::<W>(client, objects, object, patch, status);
+    patched.await.map(|_| ())
+}
+
+/// As [`patch_object`]. Returns the metadata of the answer. The cache may have a newer object. It may also have an older
+/// one: the answer to a write that removes the last finalizer has no new resourceVersion.
+pub async fn patch_for_answer<W: CachedKind>(
+    client: &Client,
+    objects: &ObjectCaches,
+    (namespace, name): (&str, &str),
+    patch: &Patch<Value>,
+    status: bool,
+) -> Result<PodMetadata, Error> {
     let request = namespace_path::<W>(namespace)?.patch(name, status.then_some("status"), patch)?;
-    cache_response(objects, client.request::<W>(request).await?);
-    Ok(())
+    let object = client.request::<W>(request).await?;
+    let metadata = object.metadata().clone();
+    cache_response(objects, object);
+    Ok(metadata)
 }
 
 /// Reads an object from etcd. `None` if no object has this name, or if the cache does not keep the object.

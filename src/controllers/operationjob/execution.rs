@@ -13,15 +13,18 @@ use tracing::info;
 
 use super::memory::JobMemory;
 use super::recreate_requests::RequestApi;
+use super::unstored_fields::UnstoredFields;
 use crate::api::keys;
 use crate::api::operationjob::{OperationJob, OperationJobStatus};
 use crate::cluster::objects::{JobObject, object_requests};
 use crate::controllers::ControllerContext;
 use crate::controllers::collaset::refusals::RefusalKey;
+use crate::controllers::protected_finalizer;
 use crate::controllers::requests::{RequestError, request_with_deadline};
 use crate::controllers::status_patch::status_patch;
-use crate::domain::operationjob::job_status::JobEvent;
+use crate::domain::operationjob::observed::FailedRequest;
 use crate::domain::operationjob::plan::JobPlan;
+use crate::domain::pod::PodMetadata;
 
 /// What follows the writes of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,9 @@ impl Execution<'_> {
                 .guarded(&RefusalKey::Finalizer, self.add_finalizer())
                 .await;
         }
+        for report in &plan.reports {
+            self.record_event(report.warning, report.reason, &report.message);
+        }
         let mut has_written = false;
         if let Some(patch) = plan
             .status
@@ -77,7 +83,7 @@ impl Execution<'_> {
         {
             match self.status_pause(plan) {
                 Some(pause) => pauses.push(pause),
-                None => match self.write_status(patch, &plan.events).await {
+                None => match self.write_status(patch, plan).await {
                     Ok(()) => has_written = true,
                     Err(RequestError::Moved | RequestError::Exists) => return RunStep::Stale,
                     Err(error) => {
@@ -139,6 +145,10 @@ impl Execution<'_> {
             Err(RequestError::Moved | RequestError::Exists) => RunStep::Stale,
             Err(error) => {
                 self.record_refusal(key.clone(), None, &error);
+                if *key == RefusalKey::Finalizer {
+                    let message = refusal_message(&error).unwrap_or_default();
+                    self.record_event(true, "FinalizerNotWritten", message);
+                }
                 RunStep::PlanAgain
             }
         }
@@ -146,9 +156,14 @@ impl Execution<'_> {
 
     pub fn record_refusal(&self, key: RefusalKey, text_key: Option<String>, error: &RequestError) {
         if let Some(message) = refusal_message(error) {
-            let generation = self.generation();
+            let is_refusal = matches!(error, RequestError::Denied(_) | RequestError::Refused(_));
+            let message = message.to_owned();
+            let failed = FailedRequest {
+                message,
+                is_refusal,
+            };
             self.memory
-                .record_refusal(key, text_key, message, generation);
+                .record_refusal(key, text_key, failed, self.generation());
         }
     }
 
@@ -156,9 +171,15 @@ impl Execution<'_> {
         self.memory.pause_of(key, self.generation())
     }
 
-    /// The merge patch for a wanted status; `None` if the stored status is equal.
+    /// The merge patch for a wanted status; `None` if the stored status is equal, or as equal as the API server lets it
+    /// become.
     fn status_patch(&self, wanted: &OperationJobStatus) -> Option<Value> {
-        let patch = status_patch(self.job.status.as_ref(), wanted)?;
+        let stored = self.job.status.as_ref();
+        let patch = status_patch(stored, wanted)?;
+        let unstored = self.memory.unstored();
+        if stored.is_some_and(|stored| unstored.cover(&patch, wanted, stored)) {
+            return None;
+        }
         Some(Value::Object(patch))
     }
 
@@ -172,7 +193,7 @@ impl Execution<'_> {
     }
 
     /// Writes the status if the job has not changed, and then records the Events.
-    async fn write_status(&self, patch: Value, events: &[JobEvent]) -> Result<(), RequestError> {
+    async fn write_status(&self, patch: Value, plan: &JobPlan) -> Result<(), RequestError> {
         let patch = json!({
             "metadata": {
                 "uid": self.memory.uid(),
@@ -181,9 +202,12 @@ impl Execution<'_> {
             "status": patch,
         });
         let description = format!("status of OperationJob {}", self.name());
-        request_with_deadline(&description, self.patch_job(patch, true)).await?;
+        let answer = request_with_deadline(&description, self.patch_job(patch, true)).await?;
         self.memory.clear_refusal(&RefusalKey::Status, None);
-        for event in events {
+        if let Some(wanted) = &plan.status {
+            self.compare_answer(answer.resource_version, wanted);
+        }
+        for event in &plan.events {
             let (reason, message) = (event.reason, &event.message);
             info!(
                 namespace = self.namespace(),
@@ -197,31 +221,42 @@ impl Execution<'_> {
         Ok(())
     }
 
+    /// Remembers which fields of the status the API server did not store as they were written.
+    fn compare_answer(&self, version: u64, wanted: &OperationJobStatus) {
+        let jobs = &self.context.objects.jobs;
+        let cached = jobs.get(self.namespace(), self.name());
+        let answer = cached
+            .filter(|cached| cached.object.metadata.resource_version == Some(version.to_string()));
+        let Some(answer) = answer else {
+            return; // somebody has written the job since
+        };
+        let stored = answer.object.status.clone().unwrap_or_default();
+        let unstored = UnstoredFields::between(wanted, &stored);
+        let text = unstored.describe();
+        if self.memory.record_unstored(unstored) {
+            self.record_event(true, "StatusNotStored", &text);
+        }
+    }
+
     async fn add_finalizer(&self) -> Result<(), RequestError> {
         let mut all = self.finalizers().to_vec();
         all.push(keys::PROTECTED_FINALIZER.to_owned());
-        self.write_finalizers(&all).await?;
-        let jobs = &self.context.objects.jobs;
-        let cached = jobs.get(self.namespace(), self.name());
-        let is_written = cached.is_none_or(|cached| {
-            let mut finalizers = cached.object.metadata.finalizers.iter().flatten();
-            finalizers.any(|finalizer| finalizer == keys::PROTECTED_FINALIZER)
-        });
-        let description = format!("the finalizer of OperationJob {}", self.name());
-        is_written
-            .then_some(())
-            .ok_or_else(|| RequestError::not_as_written(&description))
+        let answer = self.write_finalizers(&all).await?;
+        protected_finalizer::check_added(&answer, &self.finalizer_description())
     }
 
     /// Removes the finalizer. A job that is being deleted is gone then, unless it has other finalizers.
     async fn remove_finalizer(&self) -> Result<(), RequestError> {
-        let others = self.other_finalizers();
-        self.write_finalizers(&others).await?;
-        if self.job.metadata.deletion_timestamp.is_some() && others.is_empty() {
+        let answer = self.write_finalizers(&self.other_finalizers()).await?;
+        if protected_finalizer::check_removed(&answer, &self.finalizer_description())? {
             let jobs = &self.context.objects.jobs;
             jobs.apply_own_delete(self.namespace(), self.name(), self.memory.uid());
         }
         Ok(())
+    }
+
+    fn finalizer_description(&self) -> String {
+        format!("the finalizer of OperationJob {}", self.name())
     }
 
     fn finalizers(&self) -> &[String] {
@@ -236,7 +271,7 @@ impl Execution<'_> {
 
     /// Writes the finalizers. A merge patch replaces the whole list, and therefore has the resourceVersion of the plan
     /// as precondition.
-    async fn write_finalizers(&self, finalizers: &[String]) -> Result<(), RequestError> {
+    async fn write_finalizers(&self, finalizers: &[String]) -> Result<PodMetadata, RequestError> {
         let patch = json!({ "metadata": {
             "uid": self.memory.uid(),
             "resourceVersion": self.job.metadata.resource_version,
@@ -246,8 +281,9 @@ impl Execution<'_> {
         request_with_deadline(&description, self.patch_job(patch, false)).await
     }
 
-    async fn patch_job(&self, patch: Value, is_status: bool) -> Result<(), kube::Error> {
-        object_requests::patch_object::<JobObject>(
+    /// Returns the metadata of the answer.
+    async fn patch_job(&self, patch: Value, is_status: bool) -> Result<PodMetadata, kube::Error> {
+        object_requests::patch_for_answer::<JobObject>(
             &self.context.client,
             &self.context.objects,
             (self.namespace(), self.name()),

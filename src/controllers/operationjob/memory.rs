@@ -9,9 +9,11 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::super::collaset::refusals::{RefusalBackoff, RefusalKey};
+use super::unanswered_writes::UnansweredWrites;
+use super::unstored_fields::UnstoredFields;
 use crate::controllers::run_pace::RunPace;
 use crate::controllers::written_versions::WrittenVersions;
-use crate::domain::operationjob::observed::LiveName;
+use crate::domain::operationjob::observed::{FailedRequest, LiveName};
 use crate::domain::operationjob::restart::recreate_request::RequestState;
 use crate::domain::pod::Pod;
 
@@ -25,12 +27,18 @@ const NAME_TTL: Duration = Duration::from_secs(30);
 /// How long the state of a ContainerRecreateRequest counts.
 const REQUEST_TTL: Duration = Duration::from_millis(1_900);
 
+/// How long it counts that the API server does not store a field of the status. After this time the field is written
+/// again.
+const UNSTORED_TTL: Duration = Duration::from_mins(5);
+
 /// What the controller remembers of one job.
 #[derive(Default)]
 pub struct JobMemory {
     uid: String,
     /// The versions of the Pods that the controller wrote last.
     pub written: WrittenVersions,
+    /// Writes of Pods whose outcome is not known.
+    pub unanswered: UnansweredWrites,
     locked: Mutex<LockedMemory>,
 }
 
@@ -39,12 +47,13 @@ struct LockedMemory {
     pace: RunPace,
     last_status_write: Option<Instant>,
     refusals: RefusalBackoff,
-    /// Reasons of refused requests, by their key in the domain.
-    refused: BTreeMap<String, String>,
+    /// Requests that had no effect, by their key in the domain.
+    failed_requests: BTreeMap<String, FailedRequest>,
     live_names: HashMap<String, (LiveName, Instant)>,
     unmanaged: HashMap<String, (Option<Arc<Pod>>, Instant)>,
     recreate_requests: HashMap<String, (Option<RequestState>, Instant)>,
     is_unreadable_reported: bool,
+    unstored: Option<(UnstoredFields, Instant)>,
 }
 
 impl JobMemory {
@@ -86,15 +95,15 @@ impl JobMemory {
         &self,
         key: RefusalKey,
         text_key: Option<String>,
-        message: &str,
+        failed: FailedRequest,
         generation: i64,
     ) {
         let mut locked = self.locked.lock();
-        if let Some(text_key) = text_key {
-            locked.refused.insert(text_key, message.to_owned());
-        }
         let refusals = &mut locked.refusals;
-        refusals.record_refusal(key, message, Instant::now(), generation);
+        refusals.record_refusal(key, &failed.message, Instant::now(), generation);
+        if let Some(text_key) = text_key {
+            locked.failed_requests.insert(text_key, failed);
+        }
     }
 
     /// The remaining time until a refused write may be tried; `None` if it may be tried now.
@@ -110,14 +119,14 @@ impl JobMemory {
     pub fn clear_refusal(&self, key: &RefusalKey, text_key: Option<&String>) {
         let mut locked = self.locked.lock();
         if let Some(text_key) = text_key {
-            locked.refused.remove(text_key);
+            locked.failed_requests.remove(text_key);
         }
         locked.refusals.clear_refusal(key);
     }
 
-    /// The reasons of refused requests, by their key in the domain.
-    pub fn refused(&self) -> BTreeMap<String, String> {
-        self.locked.lock().refused.clone()
+    /// Requests that had no effect, by their key in the domain.
+    pub fn failed_requests(&self) -> BTreeMap<String, FailedRequest> {
+        self.locked.lock().failed_requests.clone()
     }
 
     /// Records what a live read of a name has found.
@@ -174,6 +183,11 @@ impl JobMemory {
         requests.insert(pod_uid.to_owned(), (state, Instant::now()));
     }
 
+    /// Forgets the state of a ContainerRecreateRequest, because it may have been created.
+    pub fn forget_request(&self, pod_uid: &str) {
+        self.locked.lock().recreate_requests.remove(pod_uid);
+    }
+
     /// The states of ContainerRecreateRequests that were read or refused in the last seconds.
     pub fn recreate_requests(&self) -> BTreeMap<String, Option<RequestState>> {
         let mut locked = self.locked.lock();
@@ -185,6 +199,23 @@ impl JobMemory {
         known
             .map(|(uid, (state, _))| (uid.clone(), state.clone()))
             .collect()
+    }
+
+    /// Records the fields of the status that were not stored as they were written. Returns whether they are news.
+    pub fn record_unstored(&self, fields: UnstoredFields) -> bool {
+        let mut locked = self.locked.lock();
+        let (text, is_empty) = (fields.describe(), fields.is_empty());
+        let former = locked.unstored.replace((fields, Instant::now()));
+        let is_known = former.is_some_and(|(former, _)| former.describe() == text);
+        !is_empty && !is_known
+    }
+
+    /// The fields of the status that were not stored as they were written.
+    pub fn unstored(&self) -> UnstoredFields {
+        let locked = self.locked.lock();
+        let recent = locked.unstored.as_ref();
+        let recent = recent.filter(|(_, at)| at.elapsed() < UNSTORED_TTL);
+        recent.map_or_else(UnstoredFields::default, |(fields, _)| fields.clone())
     }
 
     /// Whether it is the first time that the job is reported as unreadable.

@@ -10,6 +10,8 @@
 //! | `execution` | makes the writes of a plan on the job |
 //! | `target_writes` | sends the requests of a plan for the Pods |
 //! | `recreate_requests` | sends requests about ContainerRecreateRequests |
+//! | `unanswered_writes` | writes of Pods whose outcome is not known |
+//! | `unstored_fields` | the fields of the status that the API server drops |
 //! | `memory` | what is remembered of a job between two runs |
 
 mod execution;
@@ -17,6 +19,10 @@ mod memory;
 mod observe;
 mod recreate_requests;
 mod target_writes;
+#[cfg(test)]
+mod tests;
+mod unanswered_writes;
+mod unstored_fields;
 
 use std::collections::HashMap;
 use std::sync::Arc;

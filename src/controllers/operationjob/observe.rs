@@ -29,18 +29,19 @@ pub fn observe_job(
     ObservedJob {
         job: Arc::clone(job),
         unseen: unseen_pods(&pods, memory),
+        unanswered: memory.unanswered.open(&pods),
         pods: pods.into_iter().collect(),
         sets: context.objects.sets.objects_of(namespace),
         instance_ids: collect_instance_ids(context, job, namespace),
         live_names: memory.live_names(),
-        unmanaged: memory.unmanaged(),
+        unmanaged: unmanaged_pods(context, job, memory),
         other_jobs: other_jobs(context, cached, namespace),
         restart: RestartSettings {
             method: context.restart_method,
             request_api: request_api.known(),
         },
         recreate_requests: memory.recreate_requests(),
-        refused: memory.refused(),
+        failed_requests: memory.failed_requests(),
         now: (context.now)(),
     }
 }
@@ -58,6 +59,19 @@ fn collect_pods(context: &ControllerContext, cached: &CachedJob, namespace: &str
         cached.concerns(pod) || owner.is_some_and(|owner| sets.contains(&*owner.name))
     });
     concerned.filter(|pod| pod.is_managed()).cloned().collect()
+}
+
+/// What is known of Pods that are not managed: what live reads have found, and that a Pod has ended.
+fn unmanaged_pods(
+    context: &ControllerContext,
+    job: &OperationJob,
+    memory: &JobMemory,
+) -> BTreeMap<String, Option<Arc<Pod>>> {
+    let mut known = memory.unmanaged();
+    let uids = details_in_progress(job).filter_map(|d| d.extra_info.get(extra_info::POD_UID));
+    let ended = uids.filter(|uid| context.index.ended_pods.contains(uid));
+    known.extend(ended.map(|uid| (uid.clone(), None)));
+    known
 }
 
 /// UIDs of the Pods whose last write by this controller the cache does not show yet.

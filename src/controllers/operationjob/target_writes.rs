@@ -66,18 +66,26 @@ impl Execution<'_> {
         writes
     }
 
-    /// The remaining time until a request may be sent: it was refused, or the cache does not show the last write yet.
+    /// The remaining time until a request may be sent: it was refused, the cache does not show the last write yet, or a
+    /// write may still be made.
     fn action_pause(&self, action: &TargetAction) -> Option<Duration> {
         let key = refusal_key(action);
         if let Some(pause) = self.memory.pause_of(&key, self.generation()) {
             return Some(pause);
         }
-        let TargetAction::Patch(PodPatch { pod, .. }) = action else {
-            return None;
-        };
-        let metadata = &pod.metadata;
-        let written = &self.memory.written;
-        written.time_until_visible(&metadata.uid, metadata.resource_version, Instant::now())
+        let now = Instant::now();
+        match action {
+            TargetAction::Patch(PodPatch { pod, .. }) => {
+                let metadata = &pod.metadata;
+                let written = &self.memory.written;
+                written.time_until_visible(&metadata.uid, metadata.resource_version, now)
+            }
+            TargetAction::CheckWrite(pod) => {
+                let unanswered = &self.memory.unanswered;
+                unanswered.time_until_read(&pod.metadata.uid, now)
+            }
+            _ => None,
+        }
     }
 
     /// Sends a request. Returns whether it had an effect, so that the next plan differs.
@@ -87,6 +95,7 @@ impl Execution<'_> {
             TargetAction::ReadUnmanaged { name, uid } => {
                 self.read_unmanaged(name, uid.as_deref()).await
             }
+            TargetAction::CheckWrite(pod) => self.check_write(pod).await,
             TargetAction::Patch(patch) => self.patch_pod(patch).await,
             TargetAction::DiscoverRequests => self.discover().await,
             TargetAction::CreateRequest {
@@ -138,13 +147,28 @@ impl Execution<'_> {
         Ok(true)
     }
 
+    /// Reads a Pod whose last write was not answered. Returns false if the cache must show the Pod first.
+    async fn check_write(&self, pod: &Pod) -> Result<bool, RequestError> {
+        let (uid, name) = (&pod.metadata.uid, &pod.metadata.name);
+        let request = pod_requests::get_pod(&self.context.client, self.namespace(), name);
+        let found = request_with_deadline(&format!("Pod {name}"), request).await?;
+        let found = found.filter(|found| found.metadata.uid == *uid);
+        let version = found.map(|found| found.metadata.resource_version);
+        Ok(self.memory.unanswered.settle(uid, version, Instant::now()))
+    }
+
     async fn patch_pod(&self, patch: &PodPatch) -> Result<bool, RequestError> {
         let metadata = &patch.pod.metadata;
         let (uid, name) = (&metadata.uid, &metadata.name);
         let target = (self.namespace(), name.as_str());
         let request =
             pod_requests::patch_pod(&self.context.client, target, None, patch_body(patch));
-        let pod = request_with_deadline(&format!("change of Pod {name}"), request).await?;
+        let answer = request_with_deadline(&format!("change of Pod {name}"), request).await;
+        if let Err(RequestError::Failed(_)) = &answer {
+            self.memory.unanswered.record(&patch.pod, Instant::now());
+            self.memory.forget_unmanaged(uid);
+        }
+        let pod = answer?;
         let version = pod.metadata.resource_version;
         if version == metadata.resource_version {
             // Nothing was changed: a webhook has undone the change. The same plan would send it again without end.
@@ -192,7 +216,10 @@ impl Execution<'_> {
                 RequestState::Refused(message)
             }
             Ok(()) | Err(RequestError::Exists) => RequestState::InProgress,
-            Err(error) => return Err(error),
+            Err(error) => {
+                self.memory.forget_request(uid); // it may exist now
+                return Err(error);
+            }
         };
         self.memory.record_request(uid, Some(state));
         Ok(true)
@@ -248,6 +275,7 @@ fn refusal_key(action: &TargetAction) -> RefusalKey {
         TargetAction::DiscoverRequests => RefusalKey::LiveRead,
         TargetAction::Lookup(name) => RefusalKey::PodRead(name.clone()),
         TargetAction::ReadUnmanaged { name, .. } => RefusalKey::PodRead(name.clone()),
+        TargetAction::CheckWrite(pod) => RefusalKey::PodRead(pod.metadata.name.clone()),
         TargetAction::Patch(patch) => RefusalKey::PodWrite(patch.pod.metadata.uid.clone()),
         TargetAction::CreateRequest { pod, .. } => {
             RefusalKey::RecreateRequest(pod.metadata.uid.clone())

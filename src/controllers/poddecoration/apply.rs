@@ -13,9 +13,11 @@ use crate::api::keys;
 use crate::api::poddecoration::PodDecorationStatus;
 use crate::cluster::objects::{DecorationObject, object_requests};
 use crate::controllers::collaset::refusals::RefusalKey;
+use crate::controllers::protected_finalizer;
 use crate::controllers::requests::{RequestError, request_with_deadline};
 use crate::controllers::status_patch::status_patch;
 use crate::domain::decoration::plan::{DecorationEvent, DecorationPlan};
+use crate::domain::pod::PodMetadata;
 
 /// What follows a look for the next write of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,35 +118,27 @@ impl Execution<'_> {
         let mut all = self.other_finalizers();
         all.push(keys::PROTECTED_FINALIZER.to_owned());
         let written = self.write_finalizers(&all).await;
-        let written = written.and_then(|()| self.check_finalizer_written());
-        self.record_result(RefusalKey::Finalizer, written)
-    }
-
-    /// Checks by the cached answer of the API server that the finalizer is stored. Without this check, a webhook that
-    /// removes the finalizer would cause the write again and again.
-    fn check_finalizer_written(&self) -> Result<(), RequestError> {
-        let decorations = &self.objects().decorations;
-        let cached = decorations.get(self.namespace(), self.name());
-        let is_written = cached.is_none_or(|cached| {
-            let mut all = cached.object.metadata.finalizers.iter().flatten();
-            all.any(|finalizer| finalizer == keys::PROTECTED_FINALIZER)
+        let written = written.and_then(|answer| {
+            protected_finalizer::check_added(&answer, &self.finalizer_description())
         });
-        let description = format!("the finalizer of PodDecoration {}", self.name());
-        is_written
-            .then_some(())
-            .ok_or_else(|| RequestError::not_as_written(&description))
+        self.record_result(RefusalKey::Finalizer, written)
     }
 
     /// Removes the finalizer. The PodDecoration is gone then, unless it has other finalizers.
     async fn remove_finalizer(&self) -> WriteResult {
-        let others = self.other_finalizers();
-        let result = self.write_finalizers(&others).await;
-        let result = self.record_result(RefusalKey::Finalizer, result);
-        if result == WriteResult::Done && others.is_empty() {
+        let written = self.write_finalizers(&self.other_finalizers()).await;
+        let is_gone = written.and_then(|answer| {
+            protected_finalizer::check_removed(&answer, &self.finalizer_description())
+        });
+        if is_gone == Ok(true) {
             let decorations = &self.objects().decorations;
             decorations.apply_own_delete(self.namespace(), self.name(), self.uid());
         }
-        result
+        self.record_result(RefusalKey::Finalizer, is_gone.map(|_| ()))
+    }
+
+    fn finalizer_description(&self) -> String {
+        format!("the finalizer of PodDecoration {}", self.name())
     }
 
     fn other_finalizers(&self) -> Vec<String> {
@@ -155,7 +149,7 @@ impl Execution<'_> {
 
     /// Writes the finalizers. A merge patch replaces the whole list, and therefore has the resourceVersion of the plan
     /// as precondition.
-    async fn write_finalizers(&self, finalizers: &[String]) -> Result<(), RequestError> {
+    async fn write_finalizers(&self, finalizers: &[String]) -> Result<PodMetadata, RequestError> {
         let patch = json!({ "metadata": {
             "uid": self.uid(),
             "resourceVersion": self.object.metadata.resource_version,
@@ -165,8 +159,13 @@ impl Execution<'_> {
         request_with_deadline(&format!("PodDecoration {}", self.name()), request).await
     }
 
-    async fn patch_decoration(&self, patch: Value, is_status: bool) -> Result<(), kube::Error> {
-        object_requests::patch_object::<DecorationObject>(
+    /// Returns the metadata of the answer.
+    async fn patch_decoration(
+        &self,
+        patch: Value,
+        is_status: bool,
+    ) -> Result<PodMetadata, kube::Error> {
+        object_requests::patch_for_answer::<DecorationObject>(
             self.client(),
             self.objects(),
             (self.namespace(), self.name()),

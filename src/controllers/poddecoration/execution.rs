@@ -58,14 +58,14 @@ impl Execution<'_> {
     }
 
     /// Sends a write. `description` names the object in messages.
-    pub async fn send(
+    pub async fn send<T>(
         &self,
         key: RefusalKey,
         description: &str,
-        request: impl Future<Output = Result<(), Error>>,
+        request: impl Future<Output = Result<T, Error>>,
     ) -> WriteResult {
         let result = request_with_deadline(description, request).await;
-        self.record_result(key, result)
+        self.record_result(key, result.map(|_| ()))
     }
 
     /// Remembers the refusal of a write, or forgets it after success.

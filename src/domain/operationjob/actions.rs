@@ -13,13 +13,15 @@ use crate::domain::pod::Pod;
 pub enum TargetAction {
     /// Read the Pod of this name live: no managed Pod has it.
     Lookup(String),
-    /// Read a Pod of a target that has failed live, because it is not among the managed Pods.
+    /// Read the Pod of a target that ends live, because the Pod is not among the managed Pods.
     ReadUnmanaged {
         /// Name of the Pod.
         name: String,
         /// UID of the Pod. `None` if Kuperator has started the target.
         uid: Option<String>,
     },
+    /// Read a Pod live whose last write was not answered: the write may have an effect that the cache does not show yet.
+    CheckWrite(Arc<Pod>),
     /// Change a Pod.
     Patch(PodPatch),
     /// Create the ContainerRecreateRequest of a Pod, for these containers, to end within so many seconds.
@@ -46,6 +48,7 @@ impl TargetAction {
         match self {
             TargetAction::Lookup(_) | TargetAction::DiscoverRequests => None,
             TargetAction::ReadUnmanaged { name, .. } => Some(format!("read/{name}")),
+            TargetAction::CheckWrite(pod) => Some(format!("read/{}", pod.metadata.name)),
             TargetAction::Patch(patch) => Some(patch.pod.metadata.uid.clone()),
             TargetAction::CreateRequest { pod, .. } => Some(request_key(&pod.metadata.uid)),
             TargetAction::DeleteRequest(uid) => Some(request_key(uid)),

@@ -73,6 +73,23 @@ pub fn wanted_status(observed: &ObservedJob, plans: &[TargetPlan]) -> OperationJ
     status
 }
 
+/// The Event about targets that this plan releases although their images stay changed.
+pub fn release_reports(plans: &[TargetPlan]) -> Vec<JobEvent> {
+    let kept = plans.iter().filter(|plan| plan.kept_images.is_some());
+    let names: Vec<&str> = kept.clone().map(|plan| &*plan.detail.name).collect();
+    let first = kept.filter_map(|plan| plan.kept_images.as_ref()).next();
+    let report = first.map(|why| JobEvent {
+        warning: true,
+        reason: "ImagesNotPutBack",
+        message: format!(
+            "{} ({}): the images that a restart has changed were not put back; the first: {why}",
+            messages::count_pods(names.len()),
+            messages::list_names(&names, MAX_NAMES)
+        ),
+    });
+    report.into_iter().collect()
+}
+
 /// The Events about what this plan changes in the status. Many targets in one step are one Event.
 pub fn transition_events(observed: &ObservedJob, plans: &[TargetPlan]) -> Vec<JobEvent> {
     let stored = stored_details(&observed.job);

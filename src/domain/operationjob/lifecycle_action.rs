@@ -150,6 +150,19 @@ fn return_to_service(
     }
 }
 
+/// Removes an annotation of the job in the write that ends the operation. `is_own` says whether it is of this job.
+pub fn remove_with_end(plan: &mut TargetPlan, annotation: &str, is_own: impl Fn(&Pod) -> bool) {
+    let is_ended = plan.info(extra_info::ACTION_ENDED).is_some();
+    for action in &mut plan.actions {
+        if let TargetAction::Patch(patch) = action
+            && is_ended
+            && is_own(&patch.pod)
+        {
+            patch.annotations.insert(annotation.to_owned(), None);
+        }
+    }
+}
+
 /// Cancels the operation of the job on a Pod. `None` if nothing is left to cancel.
 pub fn cancel_operation(observed: &ObservedJob, pod: &Arc<Pod>) -> Option<PodPatch> {
     let id = lifecycle_id(observed.name());

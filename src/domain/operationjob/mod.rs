@@ -10,6 +10,7 @@
 //! | `actions` | the requests of a plan for the Pods |
 //! | `plan` | what a plan asks for, and how it is made |
 //! | `selection` | which targets a job operates on |
+//! | `places` | how many targets may be in progress at a time |
 //! | `target` | plans one target |
 //! | `target_plan` | how a target begins, waits and ends |
 //! | `replace` | the action Replace |
@@ -31,6 +32,7 @@ pub mod job_status;
 pub mod lifecycle_action;
 pub mod names;
 pub mod observed;
+mod places;
 pub mod plan;
 mod release;
 mod replace;

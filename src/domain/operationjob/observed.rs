@@ -31,6 +31,8 @@ pub struct ObservedJob {
     pub unmanaged: BTreeMap<String, Option<Arc<Pod>>>,
     /// UIDs of Pods whose last write by this controller `pods` does not show yet.
     pub unseen: BTreeSet<String>,
+    /// UIDs of Pods with a write that was not answered, and whose outcome `pods` does not show.
+    pub unanswered: BTreeSet<String>,
     /// Other jobs of the namespace that name a target of this job.
     pub other_jobs: Vec<Arc<OperationJob>>,
     /// How containers are restarted.
@@ -38,10 +40,21 @@ pub struct ObservedJob {
     /// The state of ContainerRecreateRequests by the UID of the Pod, as far as they were read in the last seconds. `None`
     /// if there is no such request.
     pub recreate_requests: BTreeMap<String, Option<RequestState>>,
-    /// The reasons of refused requests by [`TargetAction::refusal_key`](super::actions::TargetAction::refusal_key).
-    pub refused: BTreeMap<String, String>,
+    /// Requests that the API server has not carried out, by
+    /// [`TargetAction::refusal_key`](super::actions::TargetAction::refusal_key).
+    pub failed_requests: BTreeMap<String, FailedRequest>,
     /// Wall clock time.
     pub now: Timestamp,
+}
+
+/// Why a request had no effect, or may have had no effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedRequest {
+    /// The words of the API server.
+    pub message: String,
+    /// Whether the API server refuses what the request asks for. It would refuse the same request again. False after a
+    /// failure that may pass, such as a missing answer.
+    pub is_refusal: bool,
 }
 
 /// What a live read of a name has found.
@@ -74,6 +87,12 @@ impl ObservedJob {
     /// Whether the job is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.job.metadata.deletion_timestamp.is_some()
+    }
+
+    /// The words with which the API server refuses the last write of a Pod. `None` if the write may still succeed.
+    pub fn refusal_of(&self, pod: &Pod) -> Option<&str> {
+        let failed = self.failed_requests.get(&pod.metadata.uid)?;
+        failed.is_refusal.then_some(&failed.message)
     }
 
     /// Nanoseconds since 1970, the unit of the labels of the lifecycle.

@@ -5,13 +5,13 @@ use jiff::Timestamp;
 use super::actions::TargetAction;
 use super::job_settings;
 use super::job_status::{self, JobEvent};
-use super::names::extra_info;
 use super::observed::ObservedJob;
-use super::selection::{MAX_IN_PROGRESS, selected_targets};
+use super::places::Places;
+use super::selection::selected_targets;
 use super::target::{TargetTurn, plan_target};
 use super::target_plan::TargetPlan;
 use crate::api::keys;
-use crate::api::operationjob::{OperationJobStatus, Progress, TargetDetail};
+use crate::api::operationjob::OperationJobStatus;
 
 /// All writes that a plan asks for. The finalizer comes before everything else. The other writes do not depend on each
 /// other: an action on a Pod is planned only if what it rests on is stored in the status.
@@ -23,6 +23,8 @@ pub struct JobPlan {
     pub status: Option<OperationJobStatus>,
     /// Events to record when the status is written.
     pub events: Vec<JobEvent>,
+    /// Events to record whether or not the status is written: a job that is being deleted may write none.
+    pub reports: Vec<JobEvent>,
     /// What to do on the Pods.
     pub actions: Vec<TargetAction>,
     /// Remove the finalizer.
@@ -43,18 +45,16 @@ pub fn plan_job(observed: &ObservedJob) -> JobPlan {
     let stored = job_status::stored_details(job);
     let selected = selected_targets(job, &stored);
     let mut plans: Vec<TargetPlan> = Vec::with_capacity(job.spec.targets.len());
-    let mut in_progress = stored.values().filter(|detail| takes_place(detail)).count();
-    let stored_progress = job.status.as_ref().and_then(|s| s.progress.as_ref());
-    let is_over = job_status::is_finished(stored_progress);
+    let mut places = Places::of(job, &stored);
     for target in &job.spec.targets {
         let detail = stored.get(&*target.name).copied();
         let turn = TargetTurn {
             is_selected: selected.contains(&*target.name),
-            may_start: in_progress < MAX_IN_PROGRESS && !is_over,
+            hold: places.hold(),
+            note_room: places.note_room(),
         };
         let plan = plan_target(observed, target, detail, turn);
-        let took_place = detail.is_some_and(takes_place);
-        in_progress += usize::from(takes_place(&plan.detail) && !took_place);
+        places.take(detail, &plan.detail);
         plans.push(plan);
     }
     let status = job_status::wanted_status(observed, &plans);
@@ -64,6 +64,7 @@ pub fn plan_job(observed: &ObservedJob) -> JobPlan {
     let mut plan = JobPlan {
         add_finalizer: needs_finalizer && !has_finalizer && !observed.is_deleting(),
         look_at: plans.iter().filter_map(|plan| plan.look_at).min(),
+        reports: job_status::release_reports(&plans),
         ..JobPlan::default()
     };
     // Nothing is done on a Pod before the finalizer is stored.
@@ -72,7 +73,10 @@ pub fn plan_job(observed: &ObservedJob) -> JobPlan {
     plan.actions = actions
         .filter(|action| may_act || matches!(action, TargetAction::Lookup(_)))
         .collect();
-    let is_stored = job.status.as_ref() == Some(&status);
+    let is_stored = job
+        .status
+        .as_ref()
+        .is_some_and(|stored| has_result(stored, &status));
     // The status of a job that is being deleted goes with it, so its release does not depend on a write of the status.
     plan.remove_finalizer =
         has_finalizer && !needs_finalizer && (observed.is_deleting() || is_finished && is_stored);
@@ -84,14 +88,11 @@ pub fn plan_job(observed: &ObservedJob) -> JobPlan {
     plan
 }
 
-/// Whether a target counts among those in progress: it is operated on, or has failed and is not released.
-fn takes_place(detail: &TargetDetail) -> bool {
-    let is_released = detail.extra_info.contains_key(extra_info::RELEASED);
-    match detail.progress {
-        Some(Progress::Processing) => true,
-        Some(Progress::Failed) => !is_released,
-        _ => false,
-    }
+/// Whether the stored status has all that the end of a job rests on. The rest may be missing for ever: the
+/// CustomResourceDefinition of another version drops fields that it does not know.
+fn has_result(stored: &OperationJobStatus, wanted: &OperationJobStatus) -> bool {
+    let result = |status: &OperationJobStatus| (status.progress.clone(), status.end_time.clone());
+    result(stored) == result(wanted) && stored.target_details == wanted.target_details
 }
 
 /// Deletes a job whose TTL is over, or looks again when it is.

@@ -8,10 +8,26 @@ use super::names::extra_info;
 use super::observed::ObservedJob;
 use super::replace;
 use super::restart_action;
-use super::target_plan::{TargetPlan, recorded_pod};
+use super::target_plan::{TargetPlan, read_unmanaged, recorded_pod};
 use super::third_party;
+use crate::api::keys;
 use crate::api::operationjob::Action;
 use crate::domain::pod::Pod;
+
+/// What is left to do for a target.
+enum Release {
+    /// The Pod must be read first.
+    Read(TargetAction),
+    Patch(PodPatch),
+    /// Nothing is left to do. Contains why images stay that the job has changed.
+    Done(Option<String>),
+}
+
+impl Release {
+    fn from_patch(patch: Option<PodPatch>) -> Release {
+        patch.map_or(Release::Done(None), Release::Patch)
+    }
+}
 
 /// Releases a target that has failed. A terminating Pod is released as well: nothing of a job may hold a Pod.
 pub fn release_target(observed: &ObservedJob, plan: &mut TargetPlan) {
@@ -29,75 +45,100 @@ pub fn release_target(observed: &ObservedJob, plan: &mut TargetPlan) {
     }
     // The job is the owner of the request, so the request goes with a job that is being deleted.
     let waits_for_request = !plan.actions.is_empty() && !observed.is_deleting();
-    let patch = match recorded_pod(observed, plan) {
-        Some(pod) => release_patch(observed, plan, action, pod),
-        None => match release_unmanaged(observed, plan, action) {
-            UnmanagedRelease::Unknown(read) => return plan.actions.push(read),
-            UnmanagedRelease::Patch(patch) => Some(patch),
-            UnmanagedRelease::Done => None,
-        },
+    let pod = recorded_pod(observed, plan);
+    let release = match pod {
+        Some(pod) => release_managed(observed, plan, action, pod),
+        None => release_unmanaged(observed, plan, action),
     };
-    match patch {
-        Some(patch) => plan.actions.push(TargetAction::Patch(patch)),
-        None if waits_for_request => {}
-        None => plan.release(),
+    match (release, pod) {
+        (Release::Read(read), _) => plan.actions.push(read),
+        (Release::Patch(patch), _) => plan.actions.push(TargetAction::Patch(patch)),
+        (Release::Done(_), _) if waits_for_request => {}
+        (Release::Done(_), Some(pod)) if observed.unanswered.contains(&pod.metadata.uid) => {
+            plan.actions.push(TargetAction::CheckWrite(Arc::clone(pod)));
+            plan.look_again_in(observed, 1);
+        }
+        (Release::Done(kept_images), _) => {
+            if let Some(why) = kept_images {
+                plan.keep_images(why);
+            }
+            plan.release();
+        }
     }
 }
 
-/// The next patch that releases a managed Pod.
-fn release_patch(
+/// What is left to do on a managed Pod.
+fn release_managed(
     observed: &ObservedJob,
     plan: &TargetPlan,
     action: &str,
     pod: &Arc<Pod>,
-) -> Option<PodPatch> {
-    match action {
+) -> Release {
+    let patch = match action {
         Action::REPLACE => replace::release_patch(observed, pod),
         Action::RESTART => {
-            let restore = restart_action::restore_patch(plan, pod);
             let cancel = lifecycle_action::cancel_operation(observed, pod);
-            // An image that is refused for ever does not keep the Pod in its operation.
-            match observed.refused.contains_key(&pod.metadata.uid) {
-                true => cancel.or(restore),
-                false => restore.or(cancel),
-            }
+            return release_restart(observed, plan, pod, cancel);
         }
         _ => third_party::cancel_patch(observed, pod),
-    }
+    };
+    Release::from_patch(patch)
 }
 
-/// What is left to do on a Pod that is not among the managed Pods.
-enum UnmanagedRelease {
-    /// The Pod must be read first.
-    Unknown(TargetAction),
-    Patch(PodPatch),
-    Done,
+/// Puts the images back, and then makes the write that ends the operation. If the API server refuses the images, the
+/// operation ends first: a refusal that stays must not keep the Pod in its operation. After a failure that may pass, the
+/// order stays, because containers that restart outside of their operation would still serve.
+fn release_restart(
+    observed: &ObservedJob,
+    plan: &TargetPlan,
+    pod: &Arc<Pod>,
+    end: Option<PodPatch>,
+) -> Release {
+    let restore = restart_action::restore_patch(observed, plan, pod);
+    let Some(refusal) = observed.refusal_of(pod) else {
+        let unproven = restart_action::has_unproven_images(observed, plan, pod);
+        let why = || {
+            format!(
+                "the annotation {} of the Pod does not say what they were",
+                keys::FORMER_IMAGES
+            )
+        };
+        return match restore.or(end) {
+            None => Release::Done(unproven.then(why)),
+            patch => Release::from_patch(patch),
+        };
+    };
+    match (end, restore) {
+        // A refusal that stays must not keep the job either.
+        (None, Some(restore)) if observed.is_deleting() => {
+            let why = || format!("the API server refuses it: {refusal}");
+            Release::Done(restore.spec.is_some().then(why))
+        }
+        (end, restore) => Release::from_patch(end.or(restore)),
+    }
 }
 
 /// If somebody has taken the Pod out of management, what the job asked of it would count again as soon as it is managed
 /// again. Nobody carries out an undo on it, so the labels of the operation are removed.
-fn release_unmanaged(observed: &ObservedJob, plan: &TargetPlan, action: &str) -> UnmanagedRelease {
+fn release_unmanaged(observed: &ObservedJob, plan: &TargetPlan, action: &str) -> Release {
     let (name, uid) = (&plan.detail.name, plan.info(extra_info::POD_UID));
     if uid.is_none()
         && let Some(pod) = observed.pods.named(name)
     {
         return held_by_kuperator(observed, pod);
     }
-    let Some(found) = observed.unmanaged.get(uid.unwrap_or(name)) else {
-        return UnmanagedRelease::Unknown(TargetAction::ReadUnmanaged {
-            name: name.clone(),
-            uid: uid.map(str::to_owned),
-        });
+    let pod = match read_unmanaged(observed, plan) {
+        Ok(Some(pod)) => pod,
+        Ok(None) => return Release::Done(None),
+        Err(read) => return Release::Read(*read),
     };
-    let Some(pod) = found else {
-        return UnmanagedRelease::Done;
-    };
+    let pod = &pod;
     if uid.is_none() {
         return held_by_kuperator(observed, pod);
     }
     let patch = match action {
         Action::REPLACE => replace::release_patch(observed, pod),
-        Action::RESTART => restart_action::restore_patch(plan, pod),
+        Action::RESTART => None,
         _ => third_party::cancel_patch(observed, pod),
     };
     let mut patch = patch.unwrap_or_else(|| PodPatch::of(pod));
@@ -107,17 +148,15 @@ fn release_unmanaged(observed: &ObservedJob, plan: &TargetPlan, action: &str) ->
             patch.labels.0.insert(key, None);
         }
     }
-    match patch == PodPatch::of(pod) {
-        true => UnmanagedRelease::Done,
-        false => UnmanagedRelease::Patch(patch),
+    let patch = (patch != PodPatch::of(pod)).then_some(patch);
+    match action {
+        Action::RESTART => release_restart(observed, plan, pod, patch),
+        _ => Release::from_patch(patch),
     }
 }
 
 /// A Pod of a target that Kuperator has started: Kuperator has stored no UID, but its finalizer is on the Pod.
-fn held_by_kuperator(observed: &ObservedJob, pod: &Arc<Pod>) -> UnmanagedRelease {
+fn held_by_kuperator(observed: &ObservedJob, pod: &Arc<Pod>) -> Release {
     let is_held = replace::has_kuperator_finalizer(pod);
-    match replace::release_patch(observed, pod).filter(|_| is_held) {
-        Some(patch) => UnmanagedRelease::Patch(patch),
-        None => UnmanagedRelease::Done,
-    }
+    Release::from_patch(replace::release_patch(observed, pod).filter(|_| is_held))
 }

@@ -7,7 +7,7 @@ use super::actions::{PodPatch, TargetAction};
 use super::job_settings;
 use super::names::{extra_info, reason};
 use super::observed::ObservedJob;
-use super::target_plan::{TargetPlan, recorded_pod};
+use super::target_plan::{TargetPlan, read_unmanaged, recorded_pod};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::operationjob::{Action, OperationJob, Progress};
@@ -110,7 +110,7 @@ fn follow_new_pod(observed: &ObservedJob, plan: &mut TargetPlan, new_pod: Option
         note_new_pod(plan, &new_pod);
         let name = &new_pod.metadata.name;
         if new_pod.is_available() {
-            return plan.succeed(observed);
+            return succeed_without_origin(observed, plan);
         }
         return plan.wait(format!("the new Pod {name} to be available"));
     }
@@ -139,6 +139,29 @@ fn follow_new_pod(observed: &ObservedJob, plan: &mut TargetPlan, new_pod: Option
     let message = format!("CollaSet {set} to create the new Pod again");
     plan.wait(message);
     plan.look_again_in(observed, 5);
+}
+
+/// The new Pod serves, and the origin is not among the managed Pods: the target succeeds if a live read does not find the
+/// origin. An origin that was taken out of management still has the request of the job.
+fn succeed_without_origin(observed: &ObservedJob, plan: &mut TargetPlan) {
+    let origin = match read_unmanaged(observed, plan) {
+        Ok(origin) => origin,
+        Err(read) => return plan.actions.push(*read),
+    };
+    // Kuperator has stored no UID. Another Pod of this name does not have its finalizer.
+    let has_uid = plan.info(extra_info::POD_UID).is_some();
+    let origin = origin.filter(|pod| has_uid || has_kuperator_finalizer(pod));
+    let Some(origin) = origin else {
+        return plan.succeed(observed);
+    };
+    if !origin.is_terminating() {
+        let message = "the new Pod serves, but the old Pod still exists and is not managed any more: delete it";
+        return plan.fail(observed, reason::NOT_MANAGED, message);
+    }
+    if let Some(patch) = take_over_patch(&origin) {
+        plan.actions.push(TargetAction::Patch(patch));
+    }
+    plan.wait("the Pod, which is being deleted, to be gone");
 }
 
 /// The Pod that this CollaSet has created to replace the Pod with this UID. One that lives comes before one that

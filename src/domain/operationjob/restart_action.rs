@@ -8,8 +8,10 @@ use super::job_settings;
 use super::lifecycle_action;
 use super::names::{extra_info, reason};
 use super::observed::ObservedJob;
+use super::places::MAX_NOTE;
 use super::restart::before::{self, Before};
 use super::restart::containers::choose;
+use super::restart::former_images;
 use super::restart::image_patches::{self, NoRestartPatch};
 use super::restart::recreate_request::{self, RequestState};
 use super::restart::settings::RestartMethod;
@@ -26,16 +28,36 @@ const REMEDY: &str =
 
 /// Why containers of this Pod can't be restarted.
 pub fn start_obstacle(target: &Target, pod: &Pod) -> Option<(&'static str, String)> {
-    lifecycle_action::start_obstacle(pod).or_else(|| {
-        let error = choose(target, pod).err()?;
-        Some((reason::CONTAINER_NOT_FOUND, error.message))
-    })
+    if let Some(obstacle) = lifecycle_action::start_obstacle(pod) {
+        return Some(obstacle);
+    }
+    match choose(target, pod) {
+        Ok(chosen) => {
+            let problem = note_containers(pod, &chosen).err()?;
+            Some((reason::RESTART_NOT_SUPPORTED, problem))
+        }
+        Err(error) => Some((reason::CONTAINER_NOT_FOUND, error.message)),
+    }
+}
+
+/// The note of the containers before the restart. An error if it is too large for the status.
+fn note_containers(pod: &Pod, chosen: &[&Container]) -> Result<String, String> {
+    let note = Before::from_pod(pod, chosen).to_json();
+    let bytes = note.len();
+    let problem = || {
+        format!(
+            "the names and images of the containers have {bytes} bytes with their IDs, and the status of the job has \
+             room for {MAX_NOTE}: create another job that names fewer of them in containers"
+        )
+    };
+    (bytes <= MAX_NOTE).then_some(note).ok_or_else(problem)
 }
 
 /// Continues the restart of a target.
 pub fn continue_restart(observed: &ObservedJob, target: &Target, plan: &mut TargetPlan) {
     let Some(pod) = lifecycle_action::pod_to_act_on(observed, plan) else {
-        return;
+        let is_own = |pod: &Pod| former_images::read(observed.uid(), pod).is_some();
+        return lifecycle_action::remove_with_end(plan, keys::FORMER_IMAGES, is_own);
     };
     let chosen = match choose(target, &pod) {
         Ok(chosen) => chosen,
@@ -102,8 +124,15 @@ fn begin_restart(
             Err(problem) => return refuse_images(observed, plan, problem),
         },
     };
+    let note = match note_containers(pod, chosen) {
+        Ok(note) => note,
+        Err(problem) => return plan.fail(observed, reason::RESTART_NOT_SUPPORTED, problem),
+    };
+    if note.len() > plan.note_room {
+        return plan.wait("room in the status for its containers: other targets must end first");
+    }
     plan.set_info(extra_info::METHOD, method.as_str());
-    plan.set_info(extra_info::BEFORE, Before::from_pod(pod, chosen).to_json());
+    plan.set_info(extra_info::BEFORE, note);
     plan.wait("the containers to restart");
 }
 
@@ -236,6 +265,9 @@ fn change_images(
         Ok(changes) => {
             let mut patch = PodPatch::of(pod);
             patch.spec = changes.get("spec").cloned();
+            let note = former_images::add(observed.uid(), pod, &left);
+            let key = keys::FORMER_IMAGES.to_owned();
+            patch.annotations.insert(key, Some(note));
             plan.actions.push(TargetAction::Patch(patch));
         }
         Err(problem) => refuse_images(observed, plan, problem),
@@ -249,22 +281,43 @@ fn remaining_seconds(observed: &ObservedJob, plan: &TargetPlan) -> i64 {
     end.map_or(0, |end| end.duration_since(observed.now).as_secs())
 }
 
-/// Puts the images back if the containers do not all run again with the new reference. The kubelet may find only later
-/// that it can't pull a reference. `None` if nothing is to put back.
-pub fn restore_patch(plan: &TargetPlan, pod: &Arc<Pod>) -> Option<PodPatch> {
-    let method = plan.info(extra_info::METHOD).and_then(RestartMethod::parse);
-    let before = plan.info(extra_info::BEFORE).and_then(Before::from_json)?;
-    if method != Some(RestartMethod::ImageReference) || pod.is_terminating() {
-        return None;
-    }
-    if before::is_restarted(&before, pod) {
+/// Puts the images back that the Pod proves, if the containers do not all run again with the new reference. The kubelet may
+/// find only later that it can't pull a reference. `None` if nothing is to put back.
+pub fn restore_patch(
+    observed: &ObservedJob,
+    plan: &TargetPlan,
+    pod: &Arc<Pod>,
+) -> Option<PodPatch> {
+    let former = former_images::read(observed.uid(), pod)?;
+    if pod.is_terminating() {
         return None;
     }
     let mut patch = PodPatch::of(pod);
-    patch.spec = image_patches::restore_patch(&before, pod)?
-        .get("spec")
-        .cloned();
+    let key = keys::FORMER_IMAGES.to_owned();
+    patch.annotations.insert(key, None);
+    if !has_restarted(plan, pod) {
+        let spec = image_patches::restore_patch(&former, pod);
+        patch.spec = spec.and_then(|patch| patch.get("spec").cloned());
+    }
     Some(patch)
+}
+
+/// Whether the status says that the job has changed images which the Pod does not prove, and which therefore stay. An
+/// earlier build did not write the proof.
+pub fn has_unproven_images(observed: &ObservedJob, plan: &TargetPlan, pod: &Pod) -> bool {
+    let method = plan.info(extra_info::METHOD).and_then(RestartMethod::parse);
+    let before = plan.info(extra_info::BEFORE).and_then(Before::from_json);
+    method == Some(RestartMethod::ImageReference)
+        && !pod.is_terminating()
+        && !has_restarted(plan, pod)
+        && former_images::read(observed.uid(), pod).is_none()
+        && before.is_some_and(|before| image_patches::is_changed(&before, pod))
+}
+
+fn has_restarted(plan: &TargetPlan, pod: &Pod) -> bool {
+    let before = plan.info(extra_info::BEFORE).and_then(Before::from_json);
+    plan.info(extra_info::ACTION_ENDED).is_some()
+        || before.is_some_and(|before| before::is_restarted(&before, pod))
 }
 
 /// Deletes the ContainerRecreateRequest of a target that has failed. `None` if there is none.

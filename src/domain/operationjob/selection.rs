@@ -4,10 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::operationjob::{OperationJob, TargetDetail};
 
-/// Most targets of a job that are in progress at a time. The others follow as these end. What the status keeps of a
-/// target in progress is several times as large as what it keeps of others, and the status must fit into etcd.
-pub const MAX_IN_PROGRESS: usize = 300;
-
 /// The names of the first `partition` targets: those that have begun come first, then the others in their order. A
 /// target that is finished still counts, and one that has begun stays selected.
 pub fn selected_targets<'a>(

@@ -5,6 +5,7 @@ use super::job_settings;
 use super::lifecycle_action;
 use super::names::{extra_info, reason};
 use super::observed::{LiveName, ObservedJob};
+use super::places::StartHold;
 use super::release;
 use super::replace;
 use super::restart_action;
@@ -17,13 +18,15 @@ const WAIT_SECONDS: i64 = 2;
 /// So many targets double this time, because each plan reads all targets.
 const TARGETS_PER_WAIT: usize = 250;
 
-/// Whether it is the turn of a target.
+/// Whether it is the turn of a target, and what is left for it.
 #[derive(Clone, Copy, Debug)]
-pub struct TargetTurn {
+pub struct TargetTurn<'a> {
     /// Whether the partition selects the target.
     pub is_selected: bool,
-    /// Whether another target may start now.
-    pub may_start: bool,
+    /// Why no other target may start now.
+    pub hold: Option<StartHold<'a>>,
+    /// Bytes that a new note of its containers may have in the status.
+    pub note_room: usize,
 }
 
 /// Plans one target. `stored` is its entry in the stored status.
@@ -31,10 +34,11 @@ pub fn plan_target(
     observed: &ObservedJob,
     target: &Target,
     stored: Option<&TargetDetail>,
-    turn: TargetTurn,
+    turn: TargetTurn<'_>,
 ) -> TargetPlan {
     let mut plan = TargetPlan::of(&observed.job, target, stored);
     plan.is_selected = turn.is_selected;
+    plan.note_room = turn.note_room;
     if plan.is_finished() {
         release_finished(observed, &mut plan);
         return plan;
@@ -47,7 +51,7 @@ pub fn plan_target(
     } else if has_begun {
         continue_target(observed, target, &mut plan);
     } else if turn.is_selected {
-        start_target(observed, target, turn.may_start, &mut plan);
+        start_target(observed, target, turn.hold, &mut plan);
     }
     plan
 }
@@ -60,19 +64,26 @@ fn release_finished(observed: &ObservedJob, plan: &mut TargetPlan) {
     }
 }
 
-/// Says that the API server refuses what is to be done for the target.
+/// Says that the API server refuses what is to be done for the target, or that it could not be done.
 fn say_refusal(observed: &ObservedJob, plan: &mut TargetPlan) {
     let keys = plan.actions.iter().filter_map(TargetAction::refusal_key);
-    let mut refusals = keys.filter_map(|key| observed.refused.get(&key));
-    if let Some(refusal) = refusals.next().cloned() {
-        plan.wait(format!(
-            "the API server, which refuses a request: {refusal}"
-        ));
+    let mut failed = keys.filter_map(|key| observed.failed_requests.get(&key));
+    if let Some(request) = failed.next().cloned() {
+        let message = request.message;
+        plan.wait(match request.is_refusal {
+            true => format!("the API server, which refuses a request: {message}"),
+            false => format!("a request to succeed, which has failed: {message}"),
+        });
     }
 }
 
 /// Starts a target, if its Pod can be operated on. Nothing is done on the Pod until the start is stored.
-fn start_target(observed: &ObservedJob, target: &Target, may_start: bool, plan: &mut TargetPlan) {
+fn start_target(
+    observed: &ObservedJob,
+    target: &Target,
+    hold: Option<StartHold<'_>>,
+    plan: &mut TargetPlan,
+) {
     let action = observed.job.spec.action.as_ref();
     let Some(action) = action.filter(|action| action.is_known()) else {
         let action = action.map_or("", |action| &action.0);
@@ -107,8 +118,10 @@ fn start_target(observed: &ObservedJob, target: &Target, may_start: bool, plan: 
     if let Some((reason, message)) = obstacle {
         return plan.fail(observed, reason, message);
     }
-    if !may_start {
-        return;
+    match hold {
+        None => {}
+        Some(StartHold::JobOver) => return,
+        Some(StartHold::Full(wait)) => return plan.wait(wait),
     }
     if action.0 != Action::REPLACE && lifecycle_action::has_former_run(observed, pod) {
         plan.actions

@@ -22,6 +22,10 @@ pub struct TargetPlan {
     pub look_at: Option<Timestamp>,
     /// Whether the partition selects the target.
     pub is_selected: bool,
+    /// Bytes that a new note of its containers may have in the status.
+    pub note_room: usize,
+    /// Why images stay that the job has changed, if the target was released without them.
+    pub kept_images: Option<String>,
     /// Most bytes of a text in the status.
     max_text: usize,
 }
@@ -141,6 +145,16 @@ impl TargetPlan {
         }
     }
 
+    /// Says that images stay which the job has changed. `why` completes the sentence.
+    pub fn keep_images(&mut self, why: String) {
+        if let Some(mut error) = self.detail.error.take() {
+            let message = format!("the images were not put back: {why}. {}", error.message);
+            error.message = self.shorten(message);
+            self.detail.error = Some(error);
+        }
+        self.kept_images = Some(why);
+    }
+
     /// Notes that nothing that the job asked of the Pod is left.
     pub fn release(&mut self) {
         self.set_info(extra_info::RELEASED, "true");
@@ -165,4 +179,21 @@ impl TargetPlan {
 pub fn recorded_pod<'a>(observed: &'a ObservedJob, plan: &TargetPlan) -> Option<&'a Arc<Pod>> {
     let uid = plan.info(extra_info::POD_UID)?;
     observed.pods.with_uid(uid)
+}
+
+/// The Pod of a target as a live read has found it, for a target that has no managed Pod. `None` if the Pod is gone.
+///
+/// # Errors
+///
+/// The read, if it is still to be made.
+pub fn read_unmanaged(
+    observed: &ObservedJob,
+    plan: &TargetPlan,
+) -> Result<Option<Arc<Pod>>, Box<TargetAction>> {
+    let (name, uid) = (&plan.detail.name, plan.info(extra_info::POD_UID));
+    let found = observed.unmanaged.get(uid.unwrap_or(name));
+    found.cloned().ok_or_else(|| {
+        let (name, uid) = (name.clone(), uid.map(str::to_owned));
+        Box::new(TargetAction::ReadUnmanaged { name, uid })
+    })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::actions::{PodPatch, TargetAction};
+use super::actions::PodPatch;
 use super::job_settings;
 use super::lifecycle_action;
 use super::names::{extra_info, reason};
@@ -32,7 +32,8 @@ pub fn continue_action(observed: &ObservedJob, action: &Action, plan: &mut Targe
         if plan.info(extra_info::ACTION_ENDED).is_none() {
             plan.remove_info(extra_info::ALLOWED); // somebody has undone the operation
         }
-        return remove_result_with_end(observed, plan);
+        let is_own = |pod: &Pod| read_result(observed, pod).is_some();
+        return lifecycle_action::remove_with_end(plan, keys::ACTION_RESULT, is_own);
     };
     if plan.info(extra_info::ALLOWED).is_none() {
         let now = job_settings::status_time(observed.now);
@@ -65,21 +66,6 @@ fn read_result(observed: &ObservedJob, pod: &Pod) -> Option<ActionResult> {
     let text = pod.annotation(keys::ACTION_RESULT)?;
     let result: ActionResult = serde_json::from_str(text).ok()?;
     (result.job == observed.uid()).then_some(result)
-}
-
-/// Removes the answer in the write that ends the operation.
-fn remove_result_with_end(observed: &ObservedJob, plan: &mut TargetPlan) {
-    let is_ended = plan.info(extra_info::ACTION_ENDED).is_some();
-    for action in &mut plan.actions {
-        if let TargetAction::Patch(patch) = action
-            && is_ended
-            && read_result(observed, &patch.pod).is_some()
-        {
-            patch
-                .annotations
-                .insert(keys::ACTION_RESULT.to_owned(), None);
-        }
-    }
 }
 
 /// Cancels the operation and removes the answer. `None` if neither is there.

@@ -160,6 +160,7 @@ pub(super) fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::STABLE_REVISION
                 | keys::REPLACED_UID
                 | keys::ACTION_RESULT
+                | keys::FORMER_IMAGES
         )
     });
     Ok(annotations)

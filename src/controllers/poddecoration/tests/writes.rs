@@ -196,7 +196,7 @@ async fn status_is_written_at_intervals_and_delays_nothing() {
 
 #[tokio::test]
 async fn decoration_is_gone_after_its_last_finalizer() {
-    let finalizers = |all: Value| json!({ "metadata": { "finalizers": all } });
+    let finalizers = |all: Value| json!({ "metadata": { "finalizers": all, "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     let plan = DecorationPlan {
         remove_finalizer: true,
         ..DecorationPlan::default()
@@ -209,6 +209,25 @@ async fn decoration_is_gone_after_its_last_finalizer() {
     fixture.put_decoration(finalizers(json!([keys::PROTECTED_FINALIZER])));
     fixture.make_next_write(&plan).await;
     assert_eq!(fixture.cached(), None);
+}
+
+/// A webhook puts the finalizer back: the PodDecoration still exists.
+#[tokio::test(start_paused = true)]
+async fn finalizer_that_is_put_back_backs_off_and_the_decoration_stays() {
+    let fixture = Fixture::new();
+    let finalizers = json!([keys::PROTECTED_FINALIZER]);
+    fixture.put_decoration(json!({ "metadata": { "finalizers": finalizers } }));
+    fixture.api.0.lock().mutation = Some(|object| {
+        object["metadata"]["finalizers"] = json!([keys::PROTECTED_FINALIZER]);
+    });
+    let plan = DecorationPlan {
+        remove_finalizer: true,
+        ..DecorationPlan::default()
+    };
+    assert_eq!(fixture.make_next_write(&plan).await, NextStep::PlanAgain);
+    assert!(fixture.cached().is_some());
+    let step = fixture.make_next_write(&plan).await;
+    assert!(matches!(step, NextStep::Wait(Some(_))), "{step:?}");
 }
 
 #[tokio::test]

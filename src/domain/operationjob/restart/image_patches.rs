@@ -1,7 +1,7 @@
 //! The strategic merge patches of a restart by image references. They contain only `spec`; the caller adds the
 //! preconditions in `metadata`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
 
@@ -64,13 +64,22 @@ fn restart_image(
     }
 }
 
-/// The patch that puts the images of `before` back. `None` if no container has an image from [`restart_patch`]. An image
-/// that was changed otherwise since then stays.
-pub fn restore_patch(before: &Before, pod: &Pod) -> Option<Value> {
+/// The patch that puts these images back, by the names of the containers. `None` if no container has an image from
+/// [`restart_patch`]. An image that was changed otherwise since then stays.
+pub fn restore_patch(former: &BTreeMap<String, String>, pod: &Pod) -> Option<Value> {
     images_patch(pod, |container| {
-        let image = &before.get(&container.name)?.image;
+        let image = former.get(&container.name)?;
         is_other_reference(image, &container.image).then(|| image.clone())
     })
+}
+
+/// Whether a container has an image that [`restart_patch`] can have made of its image in `before`.
+pub fn is_changed(before: &Before, pod: &Pod) -> bool {
+    let has_other = |container: &Container| {
+        let former = before.get(&container.name);
+        former.is_some_and(|former| is_other_reference(&former.image, &container.image))
+    };
+    images_patch(pod, |container| has_other(container).then(String::new)).is_some()
 }
 
 /// The patch with the new images of the containers and init containers; `None` if there are none.
@@ -216,12 +225,17 @@ mod tests {
             &old,
             &[&old.spec.containers[0], &old.spec.init_containers[1]],
         );
-        assert_eq!(restore_patch(&before, &old), None);
+        let former = [("app", "app:1"), ("mesh", "mesh:1")];
+        let former = former.map(|(name, image)| (name.to_owned(), image.to_owned()));
+        let former = former.into();
+        assert_eq!(restore_patch(&former, &old), None);
+        assert!(!is_changed(&before, &old));
         let mut pod = pod_json();
         pod["spec"]["containers"][0]["image"] = json!(format!("app:1@sha256:{HEX}"));
         pod["spec"]["containers"][1]["image"] = json!(format!("log@sha256:{HEX}"));
         pod["spec"]["initContainers"][1]["image"] = json!("mesh:2");
         let expected = json!({ "spec": { "containers": [{ "name": "app", "image": "app:1" }] } });
-        assert_eq!(restore_patch(&before, &read(&pod)), Some(expected));
+        assert_eq!(restore_patch(&former, &read(&pod)), Some(expected));
+        assert!(is_changed(&before, &read(&pod)));
     }
 }

@@ -141,10 +141,11 @@ impl World {
             live_names: live.collect(),
             unmanaged: self.unmanaged_pods(job),
             unseen: BTreeSet::new(),
+            unanswered: BTreeSet::new(),
             other_jobs: others.map(|(_, job)| Arc::new(job.clone())).collect(),
             restart: RestartSettings::default(),
             recreate_requests: BTreeMap::new(),
-            refused: BTreeMap::new(),
+            failed_requests: BTreeMap::new(),
             now: condition_time(self.clock),
             job: Arc::new(job.clone()),
         }

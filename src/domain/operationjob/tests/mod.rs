@@ -1,5 +1,9 @@
 //! What a plan asks for, from the stored status.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod bounds;
+mod release;
+mod replace;
 
 use std::sync::Arc;
 
@@ -15,7 +19,7 @@ use super::restart::recreate_request::RequestState;
 use super::restart::settings::{RestartMethod, RestartSettings};
 use super::selection::selected_targets;
 use crate::api::keys::{self, Family};
-use crate::api::operationjob::{OperationJob, Progress, TargetDetail};
+use crate::api::operationjob::{OperationJob, OperationJobStatus, Progress, TargetDetail};
 use crate::domain::pod::Pod;
 
 const NOW: &str = "2026-01-01T00:10:00Z";
@@ -80,10 +84,11 @@ fn observe(job: OperationJob, pods: &[Pod]) -> ObservedJob {
         live_names: [].into(),
         unmanaged: [].into(),
         unseen: [].into(),
+        unanswered: [].into(),
         other_jobs: Vec::new(),
         restart: RestartSettings::default(),
         recreate_requests: [].into(),
-        refused: [].into(),
+        failed_requests: [].into(),
         now: NOW.parse::<Timestamp>().unwrap(),
     }
 }
@@ -253,31 +258,6 @@ fn stranger_of_the_same_name_is_not_touched() {
 }
 
 #[test]
-fn replaced_pod_is_known_by_the_note_on_its_new_pod() {
-    let job = |info: Value| {
-        let mut all = json!({ "CollaSet": "web", "CollaSetUID": "set" });
-        json_patch::merge(&mut all, &info);
-        job_in_progress("Replace", all, json!({}))
-    };
-    let mut new = pod("web-1", json!({ (keys::INSTANCE_ID): "1" }));
-    let note = (keys::REPLACED_UID.to_owned(), "uid-web-0".to_owned());
-    new.metadata.annotations.extend([note]);
-    let plan = plan_job(&observe(job(json!({})), &[new.clone()]));
-    assert_eq!(detail(&plan).progress, Some(Progress::Succeeded));
-    assert_eq!(detail(&plan).extra_info["NewPod"], "web-1");
-    new.metadata.labels.remove(keys::SERVICE_AVAILABLE);
-    let plan = plan_job(&observe(job(json!({})), &[new]));
-    assert!(detail(&plan).extra_info["Waiting"].contains("web-1 to be available"));
-    // Kuperator has noted only the name.
-    let kuperator =
-        json!({ "PodUID": null, "CollaSet": null, "CollaSetUID": null, "NewPod": "web-2" });
-    let plan = plan_job(&observe(job(kuperator), &[pod("web-2", json!({}))]));
-    assert_eq!(detail(&plan).progress, Some(Progress::Succeeded));
-    let plan = plan_job(&observe(job(json!({})), &[]));
-    assert_eq!(reason(&plan), "PodNotFound");
-}
-
-#[test]
 fn containers_are_noted_before_they_are_restarted() {
     let restart = |info: Value, pod: Pod| {
         let job = job_in_progress("Restart", info, json!({}));
@@ -293,6 +273,9 @@ fn containers_are_noted_before_they_are_restarted() {
     let patch = patches(&plan)[0].spec.clone().unwrap();
     let image = patch["containers"][0]["image"].as_str().unwrap().to_owned();
     assert!(image.starts_with("app:1@sha256:"), "{image}");
+    let note = patches(&plan)[0].annotations[keys::FORMER_IMAGES].clone();
+    let proof = json!({ "job": "job", "images": { "app": "app:1" } });
+    assert_eq!(note, Some(proof.to_string()));
     // The patch was made, and the server crashed before it knew.
     let mut patched = pod("web-0", operating("Restart"));
     let mut containers = patched.spec.containers.to_vec();
@@ -300,8 +283,12 @@ fn containers_are_noted_before_they_are_restarted() {
     patched.spec.containers = containers.into();
     assert_eq!(restart(json!(noted), patched.clone()).actions, []);
     patched.status.container_statuses[0].container_id = "containerd://fedcba9876543210".into();
-    let plan = restart(json!(noted), patched);
-    assert!(detail(&plan).extra_info.contains_key("ActionEnded"));
+    patched.metadata.annotations = [(keys::FORMER_IMAGES.to_owned(), note.unwrap())].into();
+    let plan = restart(json!(noted), patched.clone());
+    let ended = detail(&plan).extra_info.clone();
+    assert!(ended.contains_key("ActionEnded"));
+    let plan = restart(json!(ended), patched);
+    assert_eq!(patches(&plan)[0].annotations[keys::FORMER_IMAGES], None);
 }
 
 #[test]
@@ -440,34 +427,6 @@ fn request_that_was_created_is_not_created_again() {
 }
 
 #[test]
-fn scaled_in_pair_is_not_waited_for() {
-    let info = json!({
-        "CollaSet": "web", "CollaSetUID": "set", "InstanceID": "0", "NewPod": "web-1", "NewInstanceID": "1",
-    });
-    let mut observed = observe(job_in_progress("Replace", info, json!({})), &[]);
-    let mut set = crate::api::collaset::CollaSet::default();
-    set.metadata.name = Some("web".into());
-    set.metadata.uid = Some("set".into());
-    observed.sets = vec![Arc::new(set)];
-    observed.instance_ids = [("web".to_owned(), ["1".to_owned()].into())].into();
-    assert_eq!(reason(&plan_job(&observed)), "");
-    observed.instance_ids = [("web".to_owned(), ["7".to_owned()].into())].into();
-    assert_eq!(reason(&plan_job(&observed)), "PodNotFound");
-}
-
-#[test]
-fn refused_release_is_told() {
-    let failed = json!({ "status": { "targetDetails": [{ "name": "web-0", "progress": "Failed", "startTime": START,
-        "endTime": START, "extraInfo": { "PodUID": "uid-web-0" } }] } });
-    let labels = json!({ (keys::TO_REPLACE): "operationjob" });
-    let job = job("Replace", &["web-0"], failed);
-    let mut observed = observe(job, &[pod("web-0", labels)]);
-    observed.refused = [("uid-web-0".to_owned(), "no".to_owned())].into();
-    let plan = plan_job(&observed);
-    assert!(detail(&plan).extra_info["Waiting"].contains("refuses a request: no"));
-}
-
-#[test]
 fn conditions_tell_the_end_and_the_partition() {
     let conditions = |part: Value, pods: &[Pod]| {
         let plan = plan_job(&observe(job("Replace", &["web-0", "web-1"], part), pods));
@@ -495,62 +454,4 @@ fn conditions_tell_the_end_and_the_partition() {
     );
     let failed = ["Ready False TargetsFailed", "Stalled True TargetsFailed"];
     assert_eq!(conditions(ended("Failed"), &[]), failed);
-}
-
-/// Somebody has taken the Pod out of management in the middle of an operation.
-#[test]
-fn unmanaged_pod_is_released_too() {
-    let release = |action: &str, labels: Value, info: Value| {
-        let mut all = json!({ "PodUID": "uid-web-0" });
-        json_patch::merge(&mut all, &info);
-        let failed = json!({ "status": { "targetDetails": [{ "name": "web-0", "progress": "Failed", "startTime": START,
-            "endTime": START, "extraInfo": all }] } });
-        let mut observed = observe(job(action, &["web-0"], failed), &[]);
-        let mut unmanaged = pod("web-0", labels);
-        unmanaged.metadata.labels.remove(keys::CONTROL);
-        observed.unmanaged = [("uid-web-0".to_owned(), Some(Arc::new(unmanaged)))].into();
-        plan_job(&observed)
-    };
-    let request = json!({ (keys::TO_REPLACE): "operationjob" });
-    let plan = release("Replace", request, json!({}));
-    assert_eq!(labels_of_patch(&plan), json!({ (keys::TO_REPLACE): null }));
-    let plan = release("a.test/drain", operating("drain"), json!({}));
-    let removed = labels_of_patch(&plan);
-    assert_eq!(
-        removed[Family::Operating.key("operationjob-swap")],
-        Value::Null
-    );
-    assert_eq!(removed.as_object().unwrap().len(), 3);
-    assert_eq!(release("Replace", json!({}), json!({})).actions, []);
-}
-
-#[test]
-fn refused_image_does_not_keep_pod_in_its_operation() {
-    let before = json!({ "app": { "id": "0123456789ab", "image": "app:1" } }).to_string();
-    let info = json!({ "PodUID": "uid-web-0", "Method": "ImageReference", "Before": before });
-    let failed = json!({ "status": { "targetDetails": [{ "name": "web-0", "progress": "Failed", "startTime": START,
-        "endTime": START, "extraInfo": info }] } });
-    let mut patched = pod("web-0", operating("Restart"));
-    let mut containers = patched.spec.containers.to_vec();
-    containers[0].image = format!("app:1@sha256:{}", "a".repeat(64));
-    patched.spec.containers = containers.into();
-    let mut observed = observe(job("Restart", &["web-0"], failed), &[patched]);
-    assert!(patches(&plan_job(&observed))[0].spec.is_some());
-    observed.refused = [("uid-web-0".to_owned(), "no".to_owned())].into();
-    let plan = plan_job(&observed);
-    assert!(patches(&plan)[0].spec.is_none());
-    assert!(!patches(&plan)[0].labels.is_empty());
-}
-
-#[test]
-fn bounded_number_of_targets_is_in_progress() {
-    let names: Vec<String> = (0..400).map(|n| format!("web-{n}")).collect();
-    let pods: Vec<Pod> = names[1..].iter().map(|name| pod(name, json!({}))).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut observed = observe(job("Replace", &names, json!({})), &pods);
-    observed.live_names = [("web-0".to_owned(), LiveName::Absent)].into();
-    let status = plan_job(&observed).status.unwrap();
-    let details = status.target_details.iter();
-    let begun = details.filter(|detail| detail.progress == Some(Progress::Processing));
-    assert_eq!((begun.count(), status.failed_pod_count), (300, 1));
 }
