@@ -66,7 +66,7 @@ pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timest
         Presence::Draining { .. } if now >= drained_at || is_idle(known) => Departure::Deregister,
         Presence::Draining { .. } => Departure::Waits {
             until: Some(drained_at),
-            poll: memory.counts_connections,
+            poll: memory.counts_connections || !memory.was_read_since(known),
         },
     }
 }

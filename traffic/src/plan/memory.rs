@@ -131,6 +131,12 @@ impl Memory {
         unknown.map(|known| known.member.clone()).collect()
     }
 
+    /// Whether a read has told since the member began to drain whether connections are counted.
+    pub(super) fn was_read_since(&self, known: &Known) -> bool {
+        let began = known.drains_since.unwrap_or(known.since);
+        self.observed.is_some_and(|observed| observed > began)
+    }
+
     /// Whether no member is registered, as far as a complete read tells.
     pub fn is_empty(&self) -> bool {
         let absent = |known: &Known| known.presence == Presence::Absent;
