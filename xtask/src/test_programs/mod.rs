@@ -36,9 +36,10 @@ struct Parallelism {
 
 /// The integration tests that take minutes, the longest first. They start first, so that none of them runs alone at
 /// the end.
-const LONG: [&str; 10] = [
+const LONG: [&str; 11] = [
     "guarantee",
     "collaset",
+    "traffic",
     "decorations",
     "operationjobs",
     "running_server",
