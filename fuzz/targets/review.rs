@@ -135,6 +135,7 @@ fn replica(mood: u8) -> (Arc<AdmissionContext>, Asked) {
         identity: Default::default(),
         index,
         objects: Arc::default(),
+        traffic: Arc::default(),
         disruption_budgets: Arc::default(),
         ledgers: Ledgers::new(store),
         settings: AdmissionSettings {

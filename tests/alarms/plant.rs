@@ -366,6 +366,7 @@ impl Plant {
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
             endpoint_caller: Arc::default(),
+            traffic: Arc::default(),
             collasets: true,
             restart_method: Default::default(),
             grace_delete: false,

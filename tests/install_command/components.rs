@@ -116,6 +116,7 @@ fn assert_renders(components: &[&str], parts: EnabledFeatures) {
 fn each_component_renders_like_its_flags() {
     let usual = EnabledFeatures {
         collasets: true,
+        traffic: true,
         grace_delete: false,
         certificates: false,
     };

@@ -156,6 +156,7 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
     ] {
         let parts = EnabledFeatures {
             collasets,
+            traffic: true, // the default
             grace_delete,
             certificates: certificates_kept,
         };

@@ -107,7 +107,9 @@ impl Look<'_> {
             .map(|m| (m.uid.clone(), m.name.clone()))
             .collect();
         let observes = self.named.adapter.settings().control == Control::Observes;
-        let is_clean = (observes || memory.is_empty()) && !(self.marks && !marked.is_empty());
+        let no_members = observes || memory.is_empty();
+        let no_marks = !self.marks || marked.is_empty();
+        let is_clean = no_members && no_marks;
         Ok(LookResult {
             wake,
             summary,

@@ -90,6 +90,7 @@ mod tests {
         let input = pod_input(
             &pod("True", None, json!({ "name": "web-0", "uid": "u" })),
             true,
+            false,
         );
         assert_eq!(input.pod.port_named("http"), Some(8080));
         assert_eq!(input.pod.ports[0].protocol, "TCP");

@@ -256,8 +256,8 @@ mod tests {
         };
         for (kind, count) in [
             ("ServiceAccount", 1),
-            ("ClusterRole", 7),
-            ("ClusterRoleBinding", 4),
+            ("ClusterRole", 8),
+            ("ClusterRoleBinding", 5),
             ("Role", 2),
             ("RoleBinding", 2),
         ] {
