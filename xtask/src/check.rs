@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     /// The tests that need a control plane, programs in Go, or minutes, and the folders of `tests` without tests.
-    const NOT_FAST: [&str; 17] = [
+    const NOT_FAST: [&str; 18] = [
         "alarms",
         "collaset",
         "crds_on_plane",
@@ -245,6 +245,7 @@ mod tests {
         "running_server",
         "tasks",
         "topology_model",
+        "traffic",
         "why",
     ];
 
