@@ -6,6 +6,7 @@ pub mod build;
 mod cargo;
 pub mod check;
 pub mod cli;
+mod collasets;
 pub mod daemon;
 pub mod demo;
 pub mod fuzz;

@@ -18,8 +18,8 @@
 //! order of a restart in place is the same. kwok reports the restart of a container after the fact, so the old process
 //! serves until then. A restart by a resize is an exception: the Pod stays ContainersReady while the new process starts.
 //!
-//! The process is the running test program itself ([`serve_if_asked`]), so that it is always as new as the test. The
-//! program must have this test at its root:
+//! The process is the running program itself ([`serve_if_asked`]), so that it is always as new as its starter. A program
+//! that is no test calls the function first in `main`. A test program must have this test at its root:
 //!
 //! ```text
 //! #[test]

@@ -13,7 +13,7 @@ use super::server::{ASKED, GRACE};
 use crate::probe;
 use crate::process::Process;
 
-/// The test that is run as the process of a Pod.
+/// The test that a test program runs as the process of a Pod. Other programs ignore the arguments.
 const TEST: &str = "pod_process";
 
 /// Timeout of the first answer. It is long, because a loaded machine starts many processes at once.
@@ -29,14 +29,14 @@ pub struct PodProcess {
 }
 
 impl PodProcess {
-    /// Starts this program as the process of a Pod, which listens after the time `warm_up`. Its output goes to `logs/POD.log`. The program must have the test
-    /// `pod_process` (see the [module](super)).
+    /// Starts this program as the process of a Pod, which listens after the time `warm_up`. Its output goes to
+    /// `logs/POD.log`. The program must call [`serve_if_asked`](super::serve_if_asked) as the [module](super) says.
     ///
     /// # Errors
     /// If the program cannot be started.
     pub fn start(pod: &str, address: SocketAddr, warm_up: Duration, logs: &Path) -> Result<Self> {
         let warm_up = warm_up.as_millis();
-        let program = std::env::current_exe().context("finding the test program")?;
+        let program = std::env::current_exe().context("finding this program")?;
         let mut command = Command::new(program);
         command
             .args(["--exact", TEST, "--nocapture"])
@@ -69,8 +69,8 @@ impl PodProcess {
                 }
             };
             bail!(
-                "the process of Pod {} on {} {problem}; the test program needs a test `{TEST}` at its root that calls \
-                 testbed::containers::serve_if_asked(). The end of its output:\n{}",
+                "the process of Pod {} on {} {problem}; the program must call testbed::containers::serve_if_asked() \
+                 first in `main`, or a test program in a test `{TEST}` at its root. The end of its output:\n{}",
                 self.pod,
                 self.address,
                 self.process.log_tail(10)

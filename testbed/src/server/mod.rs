@@ -163,7 +163,7 @@ fn has_flag(binary: &Path, flag: &str) -> Result<bool> {
 
 impl Server {
     /// Starts `binary` under the supervision of `controlplane`, with its output in
-    /// `LOGS/operating.log`.
+    /// `LOGS/operating.log`. `flags` are further flags of `serve`.
     ///
     /// # Errors
     /// If the process cannot be started.
@@ -173,9 +173,11 @@ impl Server {
         kubeconfig: &Path,
         logs: &Path,
         endpoints: Endpoints,
+        flags: &[OsString],
     ) -> Result<Self> {
         let mut args: Vec<OsString> = vec!["supervise".into(), binary.into()];
         args.extend(endpoints.arguments(kubeconfig));
+        args.extend_from_slice(flags);
         // The endpoints of webhook rules run on loopback, too. Older builds without the flag refuse no address.
         let allow = "--endpoint-allow-cidrs";
         if has_flag(binary, allow)? {

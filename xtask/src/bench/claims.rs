@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
 
 use super::workload::Workload;
-use super::{Bench, traffic};
+use super::{Bench, requests};
 
 /// Deletes, then evicts 1, 10 and 100 Pods at once.
 pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
@@ -22,7 +22,7 @@ async fn burst(bench: &mut Bench, work: &Workload, evict: bool, count: usize) ->
     let pods = work.whole().await?;
     let names: Vec<_> = pods.iter().take(count).map(ResourceExt::name_any).collect();
     let before = bench.server.endpoints.metrics().await?;
-    let position = traffic::audit_position(&bench.plane).await?;
+    let position = requests::audit_position(&bench.plane).await?;
     let answers = join_all(names.iter().map(|name| async {
         if evict {
             work.pods
@@ -41,11 +41,11 @@ async fn burst(bench: &mut Bench, work: &Workload, evict: bool, count: usize) ->
     let at_once = bench.server.endpoints.metrics().await?;
     work.whole().await?;
     let after = bench.server.endpoints.metrics().await?;
-    let traffic = traffic::since(&bench.plane, position, &work.namespace).await?;
+    let requests = requests::since(&bench.plane, position, &work.namespace).await?;
     if admitted == 0 {
         bail!("no claim was admitted: {answers:?}");
     }
-    let requests = if evict { "evictions" } else { "deletes" };
+    let verb = if evict { "evictions" } else { "deletes" };
     let ratio = |n: f64| format!("{:.2}", n / admitted as f64);
     let between = |name, from: &testbed::server::Metrics, to: &testbed::server::Metrics| {
         to.sum(name) - from.sum(name)
@@ -59,13 +59,13 @@ async fn burst(bench: &mut Bench, work: &Workload, evict: bool, count: usize) ->
     );
     bench
         .report
-        .add(format!("{requests}, {count} at once: admitted"), value);
+        .add(format!("{verb}, {count} at once: admitted"), value);
     let value = format!(
         "{} about rules, {} in all, the replacement's included",
-        ratio(traffic.of_server_about("podtransitionrules") as f64),
-        ratio(traffic.of_server() as f64),
+        ratio(requests.of_server_about("podtransitionrules") as f64),
+        ratio(requests.of_server() as f64),
     );
-    let figure = format!("{requests}, {count} at once: API requests of the server per claim");
+    let figure = format!("{verb}, {count} at once: API requests of the server per claim");
     bench.report.add(figure, value);
     Ok(())
 }

@@ -5,14 +5,15 @@ use std::time::Instant;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::DynamicObject;
 use serde_json::{Value, json};
 use testbed::usage;
 use testbed::wait;
 
-use super::traffic::{self, SERVER, Traffic};
+use super::requests::{self, Requests, SERVER};
 use super::workload::{self, NAME, PATIENCE};
 use super::{Bench, floor};
+use crate::collasets;
 use crate::demo::worst::Worst;
 
 /// Share of the Pods that may be unavailable.
@@ -23,24 +24,24 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
     eprintln!("a CollaSet of {size} Pods");
     let namespace = bench.plane.namespace("rollout").await?;
     let pods: Api<Pod> = Api::namespaced(bench.client.clone(), &namespace);
-    let sets = sets(bench, &namespace);
+    let sets = collasets::api(&bench.client, &namespace);
     let pid = bench.server.pid()?;
 
-    let position = traffic::audit_position(&bench.plane).await?;
+    let position = requests::audit_position(&bench.plane).await?;
     sets.create(&PostParams::default(), &set(size)?).await?;
-    ready(&sets).await?;
-    let traffic = traffic::since(&bench.plane, position, &namespace).await?;
+    collasets::reached(&sets, NAME, PATIENCE).await?;
+    let requests = requests::since(&bench.plane, position, &namespace).await?;
     let figure = format!("CollaSet, creation of {size} Pods: API requests of the server per Pod");
     let bar = "≤ 4";
     bench
         .report
-        .add_with_bar(figure, per_pod(&traffic, size), bar);
+        .add_with_bar(figure, per_pod(&requests, size), bar);
 
     let rules = workload::rules(bench.client.clone(), &namespace);
     workload::create_rule(&rules, json!(LIMIT)).await?;
     let observer = Worst::start(&bench.client, &namespace, size).await?;
     let (position, cpu, start) = (
-        traffic::audit_position(&bench.plane).await?,
+        requests::audit_position(&bench.plane).await?,
         usage::cpu(pid)?,
         Instant::now(),
     );
@@ -48,17 +49,17 @@ pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
         json!({ "spec": { "template": { "spec": { "containers": containers("web:2") } } } });
     sets.patch(NAME, &PatchParams::default(), &Patch::Merge(&patch))
         .await?;
-    ready(&sets).await?;
+    collasets::reached(&sets, NAME, PATIENCE).await?;
     let took = start.elapsed();
     let cpu = usage::cpu(pid)?.saturating_sub(cpu);
-    let traffic = traffic::since(&bench.plane, position, &namespace).await?;
+    let requests = requests::since(&bench.plane, position, &namespace).await?;
     let most = observer.most_unavailable().await?;
     let subject = format!("CollaSet, new image for {size} Pods under {LIMIT}");
     let add = &mut bench.report;
     let figure = format!("{subject}: API requests of the server per Pod");
-    add.add_with_bar(figure, per_pod(&traffic, size), "≤ 6");
+    add.add_with_bar(figure, per_pod(&requests, size), "≤ 6");
     let figure = format!("{subject}: API requests of others per Pod");
-    add.add(figure, of_others(&traffic, size));
+    add.add(figure, of_others(&requests, size));
     let limit = size / 10;
     let figure = format!("{subject}: most unavailable");
     add.add_with_bar(figure, most.to_string(), format!("≤ {limit}"));
@@ -92,13 +93,6 @@ pub async fn end(sets: &Api<DynamicObject>, pods: &Api<Pod>) -> Result<()> {
     .await
 }
 
-/// The CollaSets of a namespace.
-pub fn sets(bench: &Bench, namespace: &str) -> Api<DynamicObject> {
-    let kind = GroupVersionKind::gvk("apps.kusionstack.io", "v1alpha1", "CollaSet");
-    let resource = ApiResource::from_gvk_with_plural(&kind, "collasets");
-    Api::namespaced_with(bench.client.clone(), namespace, &resource)
-}
-
 /// A set with one container.
 pub fn set(size: usize) -> Result<DynamicObject> {
     Ok(serde_json::from_value(json!({
@@ -121,29 +115,10 @@ pub fn containers(image: &str) -> Value {
     json!([{ "name": "main", "image": image }])
 }
 
-/// Waits until the set has reached its spec.
-async fn ready(sets: &Api<DynamicObject>) -> Result<()> {
-    wait::within("the CollaSet to be as wanted", PATIENCE, || async {
-        Ok(is_as_wanted(&sets.get(NAME).await?))
-    })
-    .await
-}
-
-/// Whether an object has reached its present spec.
-pub fn is_as_wanted(object: &DynamicObject) -> bool {
-    let status = &object.data["status"];
-    let conditions = status["conditions"].as_array();
-    let is_ready = conditions.is_some_and(|all| {
-        all.iter()
-            .any(|c| c["type"] == "Ready" && c["status"] == "True")
-    });
-    is_ready && status["observedGeneration"].as_i64() == object.metadata.generation
-}
-
 /// Requests of the server per Pod, by verb and resource. Figures below 0.01 are left out.
-pub fn per_pod(traffic: &Traffic, size: usize) -> String {
+pub fn per_pod(requests: &Requests, size: usize) -> String {
     let per = |n: usize| n as f64 / size as f64;
-    let split = traffic.split();
+    let split = requests.split();
     let of_server = split
         .iter()
         .filter(|(agent, _)| agent.starts_with(SERVER))
@@ -152,13 +127,13 @@ pub fn per_pod(traffic: &Traffic, size: usize) -> String {
     let parts: Vec<_> = shown
         .map(|(kind, count)| format!("{kind} {:.2}", per(*count)))
         .collect();
-    format!("{:.2} ({})", per(traffic.of_server()), parts.join(", "))
+    format!("{:.2} ({})", per(requests.of_server()), parts.join(", "))
 }
 
 /// Requests of all other clients per Pod.
-fn of_others(traffic: &Traffic, size: usize) -> String {
+fn of_others(requests: &Requests, size: usize) -> String {
     let per = |n: usize| n as f64 / size as f64;
-    let counts = traffic.by_agent().into_iter();
+    let counts = requests.by_agent().into_iter();
     let others = counts.filter(|(agent, n)| !agent.starts_with(SERVER) && per(*n) >= 0.01);
     let parts: Vec<_> = others
         .map(|(agent, n)| format!("{agent} {:.2}", per(n)))

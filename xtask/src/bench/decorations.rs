@@ -13,10 +13,11 @@ use testbed::wait;
 use tokio::time::timeout;
 
 use super::Bench;
-use super::collaset::{self, LIMIT, containers, is_as_wanted, per_pod};
+use super::collaset::{self, LIMIT, containers, per_pod};
 use super::report::Report;
-use super::traffic::{self, AuditPosition, Traffic};
+use super::requests::{self, AuditPosition, Requests};
 use super::workload::{self, NAME};
+use crate::collasets::{self, is_as_wanted};
 
 /// Timeout of all figures together.
 const BOUND: Duration = Duration::from_secs(40 * 60);
@@ -51,7 +52,7 @@ async fn update(bench: &mut Bench) -> Result<()> {
     let case = Case::create(bench, "sidecar", UPDATED, 1, 1).await?;
     let rules = workload::rules(bench.client.clone(), &case.namespace);
     workload::create_rule(&rules, json!(LIMIT)).await?;
-    traffic::until_rest(&bench.plane, &case.namespace).await?;
+    requests::until_rest(&bench.plane, &case.namespace).await?;
     let uids = case.uids().await?;
     let new_image = async |case: &Case, image| {
         let spec = json!({ "template": { "spec": { "containers": containers(image) } } });
@@ -59,17 +60,17 @@ async fn update(bench: &mut Bench) -> Result<()> {
     };
     new_image(&case, "web:first").await?;
     case.settled().await?;
-    traffic::until_rest(&bench.plane, &case.namespace).await?;
+    requests::until_rest(&bench.plane, &case.namespace).await?;
 
-    let position = traffic::audit_position(&bench.plane).await?;
+    let position = requests::audit_position(&bench.plane).await?;
     let spec = json!({ "template": { "containers": sidecar(0, "side:2") } });
     patch(&case.decorations, &decoration_name(0), spec).await?;
-    let of_sidecar = case.traffic(bench, position).await?;
+    let of_sidecar = case.requests(bench, position).await?;
     let recreated = case.uids().await?.difference(&uids).count();
 
-    let position = traffic::audit_position(&bench.plane).await?;
+    let position = requests::audit_position(&bench.plane).await?;
     new_image(&case, "web:2").await?;
-    let of_image = case.traffic(bench, position).await?;
+    let of_image = case.requests(bench, position).await?;
 
     report_update(&mut bench.report, &of_sidecar, &of_image);
     let figure = format!("PodDecoration, new image of a sidecar of {UPDATED} Pods: recreated Pods");
@@ -79,16 +80,16 @@ async fn update(bench: &mut Bench) -> Result<()> {
     case.end().await
 }
 
-fn report_update(report: &mut Report, of_sidecar: &Traffic, of_image: &Traffic) {
+fn report_update(report: &mut Report, of_sidecar: &Requests, of_image: &Requests) {
     let subjects = [
         ("new image of a sidecar", of_sidecar),
         ("new image of the CollaSet", of_image),
     ];
-    for (change, traffic) in subjects {
+    for (change, requests) in subjects {
         let figure = format!(
             "PodDecoration, {change} for {UPDATED} Pods under {LIMIT}: API requests of the server per Pod"
         );
-        report.add_with_bar(figure, per_pod(traffic, UPDATED), "≤ 6");
+        report.add_with_bar(figure, per_pod(requests, UPDATED), "≤ 6");
     }
     let ratio = of_sidecar.of_server() as f64 / of_image.of_server() as f64;
     let figure = "requests of the update of the sidecar, relative to the update of the CollaSet";
@@ -102,10 +103,10 @@ async fn rest(bench: &mut Bench) -> Result<()> {
     eprintln!("{DECORATIONS} PodDecorations of {size} Pods");
     let without = requests_of_rest(bench).await?;
     let case = Case::create(bench, "decorations", size, DECORATIONS, SIDECARS).await?;
-    traffic::until_rest(&bench.plane, &case.namespace).await?;
-    let position = traffic::audit_position(&bench.plane).await?;
+    requests::until_rest(&bench.plane, &case.namespace).await?;
+    let position = requests::audit_position(&bench.plane).await?;
     let with = requests_of_rest(bench).await?;
-    let about_pods = traffic::since(&bench.plane, position, &case.namespace).await?;
+    let about_pods = requests::since(&bench.plane, position, &case.namespace).await?;
     let subject = format!(
         "{DECORATIONS} PodDecorations of {size} Pods, {} s of rest: API requests of the server",
         REST.as_secs()
@@ -120,10 +121,10 @@ async fn rest(bench: &mut Bench) -> Result<()> {
 }
 
 /// All requests of the server in a time of rest.
-async fn requests_of_rest(bench: &Bench) -> Result<Traffic> {
-    let position = traffic::audit_position(&bench.plane).await?;
+async fn requests_of_rest(bench: &Bench) -> Result<Requests> {
+    let position = requests::audit_position(&bench.plane).await?;
     tokio::time::sleep(REST).await;
-    traffic::of_server_since(&bench.plane, position).await
+    requests::of_server_since(&bench.plane, position).await
 }
 
 /// A CollaSet, all of whose Pods have the same PodDecorations.
@@ -151,7 +152,7 @@ impl Case {
         let client = bench.client.clone();
         let case = Case {
             size,
-            sets: collaset::sets(bench, &namespace),
+            sets: collasets::api(&bench.client, &namespace),
             decorations: Api::namespaced_with(client.clone(), &namespace, &resource),
             pods: Api::namespaced(client, &namespace),
             namespace,
@@ -182,10 +183,10 @@ impl Case {
     }
 
     /// The requests since `position`, once the set and its PodDecorations are at rest.
-    async fn traffic(&self, bench: &Bench, position: AuditPosition) -> Result<Traffic> {
+    async fn requests(&self, bench: &Bench, position: AuditPosition) -> Result<Requests> {
         self.settled().await?;
-        traffic::until_rest(&bench.plane, &self.namespace).await?;
-        traffic::since(&bench.plane, position, &self.namespace).await
+        requests::until_rest(&bench.plane, &self.namespace).await?;
+        requests::since(&bench.plane, position, &self.namespace).await
     }
 
     async fn uids(&self) -> Result<BTreeSet<Option<String>>> {

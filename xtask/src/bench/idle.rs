@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::herd::{AT_ONCE, Herd};
-use super::{Bench, traffic};
+use super::{Bench, requests};
 
 const REVIEWS: &str = "operating_reviews_total";
 
@@ -16,7 +16,7 @@ pub async fn measure(bench: &mut Bench, herd: &Herd) -> Result<()> {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let span = Duration::from_secs(if bench.quick { 15 } else { 60 });
     let before = bench.server.endpoints.metrics().await?;
-    let position = traffic::audit_position(&bench.plane).await?;
+    let position = requests::audit_position(&bench.plane).await?;
     let (begin, mut written, mut round) = (Instant::now(), 0, 1);
     while begin.elapsed() < span {
         // About 50 writes a second, as of 1,000 Pods with a write every 20 s.
@@ -31,7 +31,7 @@ pub async fn measure(bench: &mut Bench, herd: &Herd) -> Result<()> {
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     let after = bench.server.endpoints.metrics().await?;
-    let requests = traffic::of_server_since(&bench.plane, position).await?;
+    let requests = requests::of_server_since(&bench.plane, position).await?;
     let calls = after.sum(REVIEWS) - before.sum(REVIEWS);
     let figure = format!(
         "webhook calls of {} s with {} managed Pods and {written} status writes",

@@ -13,12 +13,12 @@ mod herd;
 mod idle;
 mod plan;
 mod report;
+mod requests;
 mod reviews;
 mod roundtrip;
 mod rules;
 mod scale;
 mod size;
-mod traffic;
 mod workload;
 
 use std::path::PathBuf;
@@ -135,6 +135,7 @@ async fn measure(args: &Args) -> Result<()> {
         plane.kubeconfig(),
         &plane.logs(),
         Endpoints::loopback()?,
+        &[],
     )?;
     server.ready(&client).await?;
     let mut bench = Bench {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use testbed::wait;
 
 use super::workload::{PATIENCE, Workload};
-use super::{Bench, traffic};
+use super::{Bench, requests};
 
 const ID: &str = "bench";
 const PODS: usize = 20;
@@ -20,7 +20,7 @@ const PODS: usize = 20;
 pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
     let pods = work.whole().await?;
     let names: Vec<_> = pods.iter().take(PODS).map(ResourceExt::name_any).collect();
-    let position = traffic::audit_position(&bench.plane).await?;
+    let position = requests::audit_position(&bench.plane).await?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let begin = json!({key("operating"): now.to_string(), key("operation-type"): "upgrade"});
     try_join_all(names.iter().map(|name| label(work, name, begin.clone()))).await?;
@@ -40,16 +40,16 @@ pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
     })
     .await?;
     work.whole().await?;
-    let traffic = traffic::since(&bench.plane, position, &work.namespace).await?;
+    let requests = requests::since(&bench.plane, position, &work.namespace).await?;
     let per_pod = |n: usize| format!("{:.2}", n as f64 / PODS as f64);
     let value = format!(
         "{} about Pods, {} about rules",
-        per_pod(traffic.of_server_about("pods")),
-        per_pod(traffic.of_server_about("podtransitionrules"))
+        per_pod(requests.of_server_about("pods")),
+        per_pod(requests.of_server_about("podtransitionrules"))
     );
     let figure = "lifecycle round trip, 20 Pods: API requests of the server per Pod";
     bench.report.add_with_bar(figure, value, "8 in all");
-    let agents = traffic.by_agent().into_iter();
+    let agents = requests.by_agent().into_iter();
     let agents: Vec<_> = agents
         .map(|(name, n)| format!("{name} {}", per_pod(n)))
         .collect();

@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 
 use super::herd::{AT_ONCE, GROUP, Herd};
 use super::workload::{self, PATIENCE};
-use super::{Bench, traffic};
+use super::{Bench, requests};
 
 /// ID of the operation of every Pod.
 const OPERATION: &str = "bench";
@@ -41,7 +41,7 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     let endpoint = Endpoint::start().await?;
     create_rules(&herd, bench, rules, endpoint.address).await?;
 
-    let position = traffic::audit_position(&bench.plane).await?;
+    let position = requests::audit_position(&bench.plane).await?;
     herd.begin(OPERATION).await?;
     let off_traffic = ListParams::default().labels(&format!(
         "preparing.podopslifecycle.kusionstack.io/{OPERATION}"
@@ -50,7 +50,7 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
         Ok(herd.pods.list_metadata(&off_traffic).await?.items.len() == size)
     })
     .await?;
-    let granted = traffic::since(&bench.plane, position, herd.namespace()).await?;
+    let granted = requests::since(&bench.plane, position, herd.namespace()).await?;
     let (calls, pods) = endpoint.counts();
     let subject = format!("{rules} webhook rules, {size} Pods at once");
     let add = &mut bench.report;
@@ -63,14 +63,14 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     let figure = format!("{subject}: writes of rules per verdict");
     add.add_with_bar(figure, per(writes), "≤ 1");
 
-    traffic::until_rest(&bench.plane, herd.namespace()).await?;
+    requests::until_rest(&bench.plane, herd.namespace()).await?;
     let (position, before) = (
-        traffic::audit_position(&bench.plane).await?,
+        requests::audit_position(&bench.plane).await?,
         endpoint.counts().0,
     );
     let span = Duration::from_secs(if bench.quick { 15 } else { 60 });
     tokio::time::sleep(span).await;
-    let requests = traffic::since(&bench.plane, position, herd.namespace()).await?;
+    let requests = requests::since(&bench.plane, position, herd.namespace()).await?;
     // The operations do not proceed: after a minute there are Events about the waits, and no other requests.
     let event_requests = requests.of_server_about("events");
     let figure = format!(

@@ -1,5 +1,6 @@
 //! The cluster of the demo: its own plane with a server, or an existing cluster.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -7,8 +8,10 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::DeleteParams;
+use serde_json::json;
 use testbed::binaries::Kubernetes;
 use testbed::plane::{self, Options, Plane};
+use testbed::ports;
 use testbed::server::{CONFIGURATIONS, Endpoints, Server};
 
 use super::workload::Workload;
@@ -19,6 +22,10 @@ use crate::daemon;
 /// Number of nodes of the demo's own plane: with 10 Pods on 3 nodes, a node has at least 4 Pods, more than
 /// the limit.
 const NODES: usize = 3;
+/// Name of the adapter of the server that calls [`Cluster::bridge`].
+pub const ADAPTER: &str = "edge";
+/// Drain time of the adapter in seconds, longer than any request of the demo takes.
+const DRAIN_SECONDS: u32 = 5;
 
 /// A cluster with the server in it.
 #[derive(Debug)]
@@ -28,6 +35,9 @@ pub struct Cluster {
     /// The server's binary.
     binary: PathBuf,
     server: Option<Server>,
+    /// Port of 127.0.0.1 that the adapter [`ADAPTER`] calls. `None` if the cluster exists already: its Pods cannot be
+    /// reached on loopback.
+    pub bridge: Option<u16>,
     foreign: bool,
 }
 
@@ -68,10 +78,15 @@ impl Cluster {
                 .await?
             }
         };
+        let bridge = match &foreign {
+            Some(_) => None,
+            None => Some(ports::free::<1>()?[0]),
+        };
         let mut cluster = Self {
             plane,
             binary,
             server: None,
+            bridge,
             foreign: foreign.is_some(),
         };
         let started = cluster.serve(args, endpoints).await;
@@ -99,19 +114,41 @@ impl Cluster {
             }
         }
         eprintln!("starting the server");
+        let logs = match args.keep {
+            true => keep::logs()?,
+            false => self.plane.logs(),
+        };
+        let flags = self.flags(&logs)?;
         if args.keep {
-            return keep::serve(&self.plane, &self.binary, endpoints).await;
+            return keep::serve(&self.plane, &self.binary, endpoints, &flags).await;
         }
         let mut server = Server::start(
             &self.binary,
             self.plane.controlplane_binary(),
             self.plane.kubeconfig(),
-            &self.plane.logs(),
+            &logs,
             endpoints,
+            &flags,
         )?;
         let ready = server.ready(&client).await;
         self.server = Some(server);
         ready
+    }
+
+    /// Further flags of the server. Writes the configuration that they name into the directory.
+    fn flags(&self, directory: &Path) -> Result<Vec<OsString>> {
+        let Some(bridge) = self.bridge else {
+            return Ok(Vec::new());
+        };
+        let config = json!({ "adapters": [{
+            "name": ADAPTER,
+            "type": "http",
+            "settings": { "url": format!("http://127.0.0.1:{bridge}"), "drainSeconds": DRAIN_SECONDS },
+        }] });
+        let file = directory.join("traffic.yaml");
+        std::fs::write(&file, config.to_string())
+            .with_context(|| format!("writing {}", file.display()))?;
+        Ok(vec!["--traffic-config".into(), file.into()])
     }
 
     /// A namespace for the demo, with a workload that is not created yet.

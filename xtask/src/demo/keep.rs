@@ -1,5 +1,6 @@
 //! `--keep`: a plane and a server that stay up after the demo.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -28,9 +29,13 @@ pub struct HoldArgs {
     url: String,
     #[arg(long)]
     metrics: String,
+    /// Further flags of the server, after `--`
+    #[arg(last = true)]
+    flags: Vec<OsString>,
 }
 
-fn logs() -> Result<PathBuf> {
+/// The directory of the logs of the plane.
+pub fn logs() -> Result<PathBuf> {
     Ok(directory::resolve_plane_directory(PLANE)?.join("logs"))
 }
 
@@ -52,8 +57,13 @@ fn is_up() -> Result<bool> {
     Ok(directory::alive()?.iter().any(|name| name == PLANE))
 }
 
-/// Starts a server on the plane that ends with it, and waits until it enforces.
-pub async fn serve(plane: &Plane, binary: &Path, endpoints: Endpoints) -> Result<()> {
+/// Starts a server on the plane that ends with it, and waits until it enforces. `flags` are further flags of the server.
+pub async fn serve(
+    plane: &Plane,
+    binary: &Path,
+    endpoints: Endpoints,
+    flags: &[OsString],
+) -> Result<()> {
     let log = logs()?.join("demo.log");
     let output = File::create(&log)?;
     Command::new(std::env::current_exe()?)
@@ -61,6 +71,8 @@ pub async fn serve(plane: &Plane, binary: &Path, endpoints: Endpoints) -> Result
         .args(["--listen", &endpoints.listen, "--url", &endpoints.url])
         .args(["--metrics", &endpoints.metrics, "--bin"])
         .arg(binary)
+        .arg("--")
+        .args(flags)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
@@ -92,7 +104,14 @@ pub async fn hold(args: HoldArgs) -> Result<()> {
     let kubeconfig = directory::resolve_plane_directory(PLANE)?.join("kubeconfig");
     let plane = Plane::attach(&kubeconfig).await?;
     let controlplane = plane.controlplane_binary();
-    let mut server = Server::start(&args.bin, controlplane, &kubeconfig, &logs()?, endpoints)?;
+    let mut server = Server::start(
+        &args.bin,
+        controlplane,
+        &kubeconfig,
+        &logs()?,
+        endpoints,
+        &args.flags,
+    )?;
     let mut interval = tokio::time::interval(Duration::from_millis(500));
     while server.runs() && is_up()? {
         tokio::select! {

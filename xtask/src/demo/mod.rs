@@ -114,6 +114,7 @@ async fn perform(
     scenes::storm::play(&mut stage).await?;
     scenes::drain::play(&mut stage).await?;
     scenes::lifecycle::play(&mut stage).await?;
+    scenes::traffic::play(&mut stage).await?;
     stage.narrator.end()
 }
 

@@ -4,3 +4,4 @@ pub mod drain;
 pub mod dry_run;
 pub mod lifecycle;
 pub mod storm;
+pub mod traffic;

@@ -23,13 +23,13 @@ pub async fn audit_position(plane: &Plane) -> Result<AuditPosition> {
 }
 
 /// Requests in a namespace since `position`, without watches.
-pub async fn since(plane: &Plane, position: AuditPosition, namespace: &str) -> Result<Traffic> {
+pub async fn since(plane: &Plane, position: AuditPosition, namespace: &str) -> Result<Requests> {
     let events = plane.audit_events().await?;
     let ours = |e: &Event| {
         let object = e.object_ref.as_ref();
         e.verb != "watch" && object.is_some_and(|o| o.namespace == namespace)
     };
-    Ok(Traffic(
+    Ok(Requests(
         events.into_iter().skip(position.0).filter(ours).collect(),
     ))
 }
@@ -49,17 +49,17 @@ pub async fn until_rest(plane: &Plane, namespace: &str) -> Result<()> {
 }
 
 /// Requests of the server since `position`, in all namespaces.
-pub async fn of_server_since(plane: &Plane, position: AuditPosition) -> Result<Traffic> {
+pub async fn of_server_since(plane: &Plane, position: AuditPosition) -> Result<Requests> {
     let events = plane.audit_events().await?.into_iter().skip(position.0);
     let ours = events.filter(|e| e.user_agent.starts_with(SERVER));
-    Ok(Traffic(ours.collect()))
+    Ok(Requests(ours.collect()))
 }
 
 /// Requests.
 #[derive(Debug)]
-pub struct Traffic(Vec<Event>);
+pub struct Requests(Vec<Event>);
 
-impl Traffic {
+impl Requests {
     /// Requests of the server.
     pub fn of_server(&self) -> usize {
         self.count(|e| e.user_agent.starts_with(SERVER))
@@ -162,15 +162,15 @@ mod tests {
             }))
             .unwrap()
         };
-        let traffic = Traffic(vec![
+        let requests = Requests(vec![
             event("watch", "pods"),
             event("patch", "pods"),
             event("patch", "podtransitionrules"),
             event("update", "leases"),
         ]);
-        assert_eq!(traffic.by_verb(), "patch 2, watch 1; lease: update 1");
-        assert_eq!(traffic.beside_lease(), 2);
-        assert_eq!(Traffic(Vec::new()).by_verb(), "none; lease: none");
+        assert_eq!(requests.by_verb(), "patch 2, watch 1; lease: update 1");
+        assert_eq!(requests.beside_lease(), 2);
+        assert_eq!(Requests(Vec::new()).by_verb(), "none; lease: none");
     }
 
     #[test]
@@ -182,17 +182,17 @@ mod tests {
             }))
             .unwrap()
         };
-        let traffic = Traffic(vec![
+        let requests = Requests(vec![
             event("operating/1.0 (linux)", "pods"),
             event("operating/1.0 (linux)", "podtransitionrules"),
             event("kwok/v1", "pods"),
         ]);
         assert_eq!(
-            (traffic.of_server(), traffic.of_server_about("pods")),
+            (requests.of_server(), requests.of_server_about("pods")),
             (2, 1)
         );
         let expected = [("kwok".to_owned(), 1), ("operating".to_owned(), 2)];
-        assert_eq!(traffic.by_agent(), BTreeMap::from(expected));
+        assert_eq!(requests.by_agent(), BTreeMap::from(expected));
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let traffic = Traffic(vec![
+        let requests = Requests(vec![
             event("operating/1.0 (linux)", "get", ""),
             event("operating/1.0 (linux)", "patch", "status"),
             event("operating/1.0 (linux)", "patch", "status"),
@@ -220,6 +220,6 @@ mod tests {
                 ],
             ),
         ];
-        assert_eq!(traffic.split(), BTreeMap::from(split));
+        assert_eq!(requests.split(), BTreeMap::from(split));
     }
 }
