@@ -50,6 +50,7 @@ impl Driver<'_> {
         let inputs = pods.iter().map(|pod| PodInput {
             pod: pod.clone(),
             selected: true,
+            protected: true,
             ended: false,
         });
         let view = View::new(self.adapter, &self.service, None, inputs.collect());
