@@ -22,7 +22,7 @@ use crate::pods::is_ready;
 
 /// The group of the members: the name of the port of the Service.
 pub const GROUP: &str = "http";
-/// How often [`follow_readiness`] looks at Pods. Controllers of load balancers take seconds from the change of an
+/// How often [`Edge::follow_readiness`] looks at Pods. Controllers of load balancers take seconds from the change of an
 /// endpoint to the change of their members.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 

@@ -13,6 +13,8 @@ pub const SERVICE_AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-avai
 pub const SERVICE_READY: &str = "pod.kusionstack.io/service-ready";
 /// Part of the keys of an operation's labels: `FAMILY.podopslifecycle.kusionstack.io/ID`.
 pub const LIFECYCLE_DOMAIN: &str = ".podopslifecycle.kusionstack.io/";
+/// Beginning of the finalizers that protect Pods from operations.
+pub const PROTECTION: &str = "prot.podopslifecycle.kusionstack.io/";
 
 /// Key of an operation's label, for example of the family `operating`.
 #[must_use]

@@ -18,6 +18,7 @@ pub mod containers;
 pub mod edge;
 pub mod endpoint;
 pub mod fleet;
+pub mod http_double;
 pub mod keys;
 pub mod kubectl;
 pub mod lb_double;

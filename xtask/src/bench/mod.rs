@@ -19,6 +19,7 @@ mod roundtrip;
 mod rules;
 mod scale;
 mod size;
+mod traffic;
 mod workload;
 
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::build::build;
 use herd::Herd;
 use report::Report;
+use testbed::http_double::HttpDouble;
 use testbed::plane::{Options, Plane};
 use testbed::server::{Endpoints, Server};
 use workload::Workload;
@@ -55,6 +57,10 @@ pub struct Args {
     /// Only the figures of PodDecorations
     #[arg(long, conflicts_with_all = ["plan", "size", "collasets", "rules", "scale"])]
     decorations: bool,
+    /// Only the figures of ResourceConsist, which are in no other run: rollouts of 100 Pods, and 1,000 Services at rest,
+    /// or 100 with `--quick`
+    #[arg(long, conflicts_with_all = ["plan", "size", "collasets", "rules", "decorations", "scale"])]
+    traffic: bool,
     /// Only a replica with this number of managed Pods, three times as many other Pods, and old ReplicaSets;
     /// prints which bars hold. The bars are for 10,000
     #[arg(long, value_name = "PODS", conflicts_with_all = ["collasets", "rules", "quick"])]
@@ -74,6 +80,7 @@ struct Bench {
     collasets: bool,
     rules: bool,
     decorations: bool,
+    traffic: Option<HttpDouble>,
     scale: Option<usize>,
 }
 
@@ -95,7 +102,7 @@ pub async fn run(args: Args) -> Result<()> {
 
 async fn measure(args: &Args) -> Result<()> {
     let mut report = Report::default();
-    let is_part = args.plan || args.rules || args.collasets || args.decorations;
+    let is_part = args.plan || args.rules || args.collasets || args.decorations || args.traffic;
     if args.size || !(is_part || args.scale.is_some()) {
         size::measure(&mut report)?;
     }
@@ -104,7 +111,7 @@ async fn measure(args: &Args) -> Result<()> {
         return Ok(());
     }
     // The control plane would disturb the measurement, so it is started later.
-    let has_plans = !args.rules && args.scale.is_none() && args.bin.is_none();
+    let has_plans = !args.rules && !args.traffic && args.scale.is_none() && args.bin.is_none();
     if args.plan || has_plans && !args.decorations {
         plan::measure(&mut report).await?;
     }
@@ -123,19 +130,33 @@ async fn measure(args: &Args) -> Result<()> {
         }
     };
     eprintln!("starting a control plane and the server");
+    let options = Options::default();
+    let nodes = match args.traffic {
+        true => traffic::NODES,
+        false => options.nodes,
+    };
     let plane = Plane::start(Options {
         audit: args.scale.is_none(), // a log of hundreds of thousands of requests that nobody counts
-        ..Options::default()
+        nodes,
+        ..options
     })
     .await?;
     let client = plane.client()?;
+    let (provider, flags) = match args.traffic {
+        true => {
+            let provider = HttpDouble::start().await?;
+            let flags = traffic::flags(&plane, &provider)?;
+            (Some(provider), flags)
+        }
+        false => (None, Vec::new()),
+    };
     let mut server = Server::start(
         &binary,
         plane.controlplane_binary(),
         plane.kubeconfig(),
         &plane.logs(),
         Endpoints::loopback()?,
-        &[],
+        &flags,
     )?;
     server.ready(&client).await?;
     let mut bench = Bench {
@@ -147,6 +168,7 @@ async fn measure(args: &Args) -> Result<()> {
         collasets: args.collasets,
         rules: args.rules,
         decorations: args.decorations,
+        traffic: provider,
         scale: args.scale,
     };
     let result = bench.figures().await;
@@ -163,6 +185,9 @@ impl Bench {
     async fn figures(&mut self) -> Result<()> {
         if let Some(pods) = self.scale {
             return crowd::measure(self, pods).await;
+        }
+        if let Some(provider) = self.traffic.take() {
+            return traffic::measure(self, &provider).await;
         }
         if self.rules {
             return rules::measure(self).await;

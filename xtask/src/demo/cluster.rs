@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::json;
-use testbed::binaries::Kubernetes;
+use testbed::binaries::{self, Kubernetes};
 use testbed::plane::{self, Options, Plane};
 use testbed::ports;
 use testbed::server::{CONFIGURATIONS, Endpoints, Server};
@@ -62,6 +62,14 @@ impl Cluster {
                 build(args.release).await?
             }
         };
+        let bridge = match &foreign {
+            Some(_) => None,
+            None => Some(ports::free::<1>()?[0]),
+        };
+        if bridge.is_some() {
+            // A build of Caddy would interrupt the scene that needs it.
+            tokio::task::spawn_blocking(binaries::caddy).await??;
+        }
         let plane = match &foreign {
             Some(kubeconfig) => Plane::attach(&absolute(kubeconfig)?).await?,
             None if args.keep => {
@@ -77,10 +85,6 @@ impl Cluster {
                 })
                 .await?
             }
-        };
-        let bridge = match &foreign {
-            Some(_) => None,
-            None => Some(ports::free::<1>()?[0]),
         };
         let mut cluster = Self {
             plane,

@@ -127,7 +127,7 @@ pub async fn hold(args: HoldArgs) -> Result<()> {
 /// Prints how to use the plane and the server, and how to remove them.
 pub fn explain(plane: &Plane, namespace: &str) {
     let bin = plane.kubeconfig().with_file_name("bin");
-    println!("\nAll of it stays up. To look around:");
+    println!("\nAll of it stays up, except for the proxy and its Pods. To look around:");
     println!("  export KUBECONFIG={}", plane.kubeconfig().display());
     println!("  export PATH={}:$PATH", bin.display());
     println!("  kubectl -n {namespace} get pods,ptr");

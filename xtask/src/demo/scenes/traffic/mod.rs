@@ -4,16 +4,14 @@ mod objects;
 mod rollout;
 
 use anyhow::Result;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::json;
-use testbed::wait;
+use testbed::{keys, wait};
 
 use super::super::Stage;
 use super::super::workload::{NAME, REPLICAS};
 use objects::{Objects, PATIENCE};
-
-/// Beginning of the finalizers that protect Pods.
-const PROTECTION: &str = "prot.podopslifecycle.kusionstack.io/";
 
 /// Plays the scene.
 pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
@@ -36,8 +34,8 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
 /// Shows what the label does to a Service, and to the Pods of the Deployment.
 async fn follow_endpoints(stage: &mut Stage<'_>) -> Result<()> {
     stage.narrator.say(
-        "With the label kusionstack.io/control on their Service, Pods get a finalizer when their endpoints are\n\
-         ready, and no operation begins before the finalizer is removed; this is the adapter `endpoints`.",
+        "A Service with the label kusionstack.io/control gives its Pods a finalizer: by the adapter `endpoints`, no\n\
+         operation on a Pod begins before its endpoints are not ready any more and the drain time has passed.",
     );
     let objects = Objects::of(stage)?;
     objects
@@ -61,9 +59,9 @@ async fn follow_endpoints(stage: &mut Stage<'_>) -> Result<()> {
 /// Number of Pods with a finalizer of a Service.
 async fn protected(stage: &Stage<'_>) -> Result<usize> {
     let pods = stage.workload.list().await?;
-    let has_protection = |pod: &&k8s_openapi::api::core::v1::Pod| {
-        let finalizers = pod.finalizers().iter();
-        finalizers.into_iter().any(|f| f.starts_with(PROTECTION))
+    let has_protection = |pod: &&Pod| {
+        let mut finalizers = pod.finalizers().iter();
+        finalizers.any(|finalizer| finalizer.starts_with(keys::PROTECTION))
     };
     Ok(pods.iter().filter(has_protection).count())
 }

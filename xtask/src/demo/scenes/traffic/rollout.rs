@@ -33,10 +33,10 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// Plays this part of the scene. The server calls the port `bridge`.
 pub async fn play(stage: &mut Stage<'_>, bridge: u16) -> Result<()> {
     stage.narrator.say(format!(
-        "A proxy, Caddy, now sends requests to {PODS} Pods of the CollaSet {MANAGED}, which are processes on this machine.\n\
-         The server changes the proxy by the HTTP adapter. For comparison, {PODS} Pods of the CollaSet {UNMANAGED} are\n\
-         behind the same proxy, which follows only the condition Ready of these Pods, as many controllers do.\n\
-         Under load both sets get a new image, one Pod at a time: each Pod is deleted and made again."
+        "Caddy, a real proxy, now sends requests to the {PODS} Pods of the CollaSet {MANAGED}, which are processes on\n\
+         this machine. The server changes the members of Caddy by the HTTP adapter. For comparison, the\n\
+         same Caddy serves {PODS} Pods of the CollaSet {UNMANAGED}, whose members follow only the condition Ready. Both\n\
+         sets get a new image under load, and a rule lets one Pod at a time be deleted and made again."
     ));
     let client = stage.cluster.plane.client()?;
     let namespace = stage.workload.namespace.as_str();
@@ -64,11 +64,18 @@ pub async fn play(stage: &mut Stage<'_>, bridge: u16) -> Result<()> {
     };
     let is_graceful = managed.failed() == 0 && managed.sent() > 0;
     let narrator = &mut stage.narrator;
-    narrator.check("no request fails", seen(&managed), is_graceful);
+    narrator.check(
+        "no request fails with the adapter",
+        seen(&managed),
+        is_graceful,
+    );
     if !is_graceful {
         narrator.quote(managed.to_string());
     }
-    narrator.say(format!("Without the adapter: {}.", seen(&unmanaged)));
+    narrator.say(format!(
+        "The set whose members follow readiness: {}.",
+        seen(&unmanaged)
+    ));
 
     // The server must take the members off while the proxy still runs.
     drop(follower);
