@@ -83,7 +83,7 @@ fn enqueue_all(context: &ControllerContext, queues: &Queues, board: &DecorationB
     // An employer may be gone whose marks are still on Pods.
     for namespace in state.namespaces().map(|(_, namespace)| namespace) {
         for pod in namespace.pods.values() {
-            for employer in pod_marks::expecting_employers(pod) {
+            for employer in pod_marks::marking_employers(pod) {
                 queues.traffic.add(employer);
             }
         }
@@ -160,7 +160,7 @@ fn enqueue_employers_of(
         for employer in context.traffic.employers.selecting(namespace, &pod) {
             queues.traffic.add(employer.name.clone());
         }
-        for employer in pod_marks::expecting_employers(&pod) {
+        for employer in pod_marks::marking_employers(&pod) {
             queues.traffic.add(employer);
         }
     }

@@ -29,6 +29,7 @@ use crate::domain::lifecycle::{
 };
 use crate::domain::pod::{Pod, PodMetadata};
 use crate::domain::rules::stage::new_candidate;
+use crate::domain::traffic::names::EmployerName;
 use crate::ledger::store::Uid;
 
 /// If admission does not give a grant, this controller asks for it again after this time at the latest. Usually a
@@ -367,6 +368,11 @@ impl LifecycleController {
         if namespace != pod.metadata.namespace {
             let reason = "it is in another namespace than the Pod".to_owned();
             return Ok(Presence::Unknown(reason));
+        }
+        let employer = EmployerName::new(kind, namespace, name);
+        let managed = self.context.traffic.employers.get(&employer);
+        if managed.is_some_and(|employer| employer.managed && employer.selects(pod)) {
+            return Ok(Presence::Exists); // the cache of ResourceConsist has it
         }
         if kind == "Service" {
             // The name comes from an annotation. No Service has a name that can't be part of a path.

@@ -273,3 +273,49 @@ async fn pod_that_is_not_managed_any_more_is_released() {
     })
     .await;
 }
+
+/// A wrong annotation changes nothing of what is registered.
+#[tokio::test]
+async fn wrong_adapter_name_takes_nobody_off() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("traffic-typo").await;
+    let (web, set) = serving(&scope, 2).await;
+    let pods = names(&set).await;
+    let adapter =
+        |name: &str| json!({ "metadata": { "annotations": { (keys::CONSIST_ADAPTER): name } } });
+    web.edit(adapter("egde")).await;
+    let report = web
+        .until("the error", |report| report.last_error.is_some())
+        .await;
+    assert!(report.last_error.unwrap().contains("\"egde\""));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(bed.http.serving(&scope.namespace), pods);
+    for pod in &pods {
+        web.marks(pod, (true, true)).await;
+    }
+    web.edit(adapter("edge")).await;
+    web.consistent(2).await;
+    web.edit(adapter("egde")).await;
+    web.delete().await;
+    web.gone().await;
+    assert_eq!(bed.http.serving(&scope.namespace), Vec::<String>::new());
+}
+
+/// A Pod that can't be a member has its reason in the report, and the condition does not say that all is well.
+#[tokio::test]
+async fn pod_without_the_port_is_named() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("traffic-port").await;
+    let mut part = edge();
+    part["spec"]["ports"][0]["targetPort"] = json!("web");
+    let web = Employer::new(&scope, "web", part).await;
+    let set = Set::unsettled(&scope, "web", 1, json!({})).await;
+    let report = web
+        .until("the reason", |report| report.last_error.is_some())
+        .await;
+    assert_eq!(report.pending, 1, "{report:?}");
+    let name = names(&set).await.remove(0);
+    let error = report.last_error.unwrap();
+    assert!(error.contains(&name) && error.contains("web"), "{error}");
+    assert_eq!(web.condition().await.unwrap().0, "False");
+}

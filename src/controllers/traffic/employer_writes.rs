@@ -18,6 +18,7 @@ use crate::cluster::traffic::EmployerObject;
 use crate::cluster::traffic::employers::{CachedEmployer, is_clean_finalizer};
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::standard_conditions::set_condition;
+use crate::domain::traffic::names::EmployerName;
 use crate::domain::traffic::report::EmployerReport;
 
 /// The reason of Events about failures. Kuperator has one for each kind of failure; this is the most general.
@@ -108,6 +109,24 @@ impl TrafficController {
         let body = json!({ "metadata": { "annotations": annotations } });
         self.patch(employer, "forget the former adapter", None, body)
             .await
+    }
+
+    /// Reads an employer live.
+    pub(super) async fn read_employer(
+        &self,
+        name: &EmployerName,
+    ) -> Result<Option<EmployerObject>, ReconcileOutcome> {
+        let Some(cache) = self.context.traffic.employers.kind(&name.kind) else {
+            return Ok(None);
+        };
+        let request = async {
+            let request = path_of(&cache.kind, &name.namespace)?.get(&name.name)?;
+            self.context.client.request::<EmployerObject>(request).await
+        };
+        match with_api_deadline(request).await {
+            Err(ApiFailure::Answered(status)) if status.code == 404 => Ok(None),
+            answer => call_outcome("read an employer", false, answer).map(Some),
+        }
     }
 
     /// Tells users that members stay registered, because their adapter is gone.

@@ -13,6 +13,7 @@ use traffic::plan::{Mark, Memory, Next, Summary, View, marks, next_call};
 use traffic::{AdapterError, Applied, Changes, Control, Employer};
 
 use super::super::ControllerContext;
+use super::super::api_calls::read_whole_pod;
 use super::call_limits::CallLimits;
 use super::drain_time;
 use super::mark_writes::{self, MarkResult};
@@ -78,7 +79,14 @@ impl Look<'_> {
         let name = &self.employer.name;
         let mut pods = pods::pods_of(self.context, self.employer);
         marked.retain(|uid, _| !pods.contains_key(uid));
-        for pod in pods::read_lost_pods(self.context, name, marked).await? {
+        for pod in pods.values_mut().filter(|pod| !pod.is_readable()) {
+            // The cache keeps only the metadata of a Pod that is too large.
+            if let Some(whole) = read_whole_pod(self.context, Arc::clone(pod)).await? {
+                *pod = whole;
+            }
+        }
+        let (lost, unread) = pods::read_lost_pods(self.context, name, marked).await?;
+        for pod in lost {
             pods.insert(pod.metadata.uid.clone(), pod);
         }
         let mut view = self.view(&pods);
@@ -103,9 +111,8 @@ impl Look<'_> {
         let has_marks = |pod: &Arc<Pod>| PodMarks::of(name, pod).any();
         let with_marks = pods.values().filter(|pod| has_marks(pod));
         let with_marks = with_marks.map(|pod| &pod.metadata);
-        *marked = with_marks
-            .map(|m| (m.uid.clone(), m.name.clone()))
-            .collect();
+        *marked = unread;
+        marked.extend(with_marks.map(|m| (m.uid.clone(), m.name.clone())));
         let observes = self.named.adapter.settings().control == Control::Observes;
         let no_members = observes || memory.is_empty();
         let no_marks = !self.marks || marked.is_empty();
@@ -258,10 +265,10 @@ impl Look<'_> {
             return Ok(());
         }
         let namespace = &self.employer.name.namespace;
-        let UnknownPods { gone, unmanaged } =
+        let UnknownPods { gone, present } =
             pods::read_unknown_pods(self.context, namespace, &members).await?;
-        if !unmanaged.is_empty() {
-            for pod in unmanaged {
+        if !present.is_empty() {
+            for pod in present {
                 pods.insert(pod.metadata.uid.clone(), pod);
             }
             let known = std::mem::take(&mut view.gone);

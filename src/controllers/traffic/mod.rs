@@ -18,7 +18,7 @@ mod mark_writes;
 mod pods;
 mod watched_pods;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ impl TrafficController {
         memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
         let Some(employer) = self.context.traffic.employers.get(name) else {
-            return self.release_pods(name, memory).await;
+            return self.release_pods_of_none(name, memory).await;
         };
         if memory.uid != employer.state.employer.uid {
             *memory = EmployerMemory {
@@ -124,11 +124,18 @@ impl TrafficController {
         let deleting = employer.state.employer.deleting;
         match (&employer.adapter, employer.managed) {
             (Ok(Some(named)), true) => self.look_at(&employer, named, None, memory).await,
-            // What was registered is still managed, although the annotation is wrong.
+            // What is registered stays as it is while the annotation is wrong.
             (Err(error), true) => match self.adapter_in_use(&employer) {
-                Some(named) => self.look_at(&employer, &named, Some(error), memory).await,
-                None if deleting => self.release_employer(&employer, memory).await,
-                None => {
+                Some(named) if deleting => {
+                    self.look_at(&employer, &named, Some(error), memory).await
+                }
+                None if deleting => {
+                    if let Some(former) = adapter_in_use(&employer) {
+                        self.report_left_members(&employer, former);
+                    }
+                    self.release_employer(&employer, memory).await
+                }
+                _ => {
                     let report = EmployerReport::of_error("", error);
                     let later = self.report_paced(&employer, &report, memory).await?;
                     Ok(later.map_or(ReconcileOutcome::Done, ReconcileOutcome::After))
@@ -142,7 +149,7 @@ impl TrafficController {
         &self,
         employer: &Arc<CachedEmployer>,
         chosen: &NamedAdapter,
-        error: Option<&String>,
+        wrong: Option<&String>,
         memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
         let deleting = employer.state.employer.deleting;
@@ -167,16 +174,22 @@ impl TrafficController {
             .await;
         memory.plans.insert(chosen.name.clone(), plan);
         let mut result = looked?;
-        memory.settled = result.summary.pending == 0 && result.summary.last_error.is_none();
+        memory.settled = result.summary.pending == 0 && result.summary.failed == 0;
         result.wake = result.wake.into_iter().chain(former_is_clean.wake).min();
-        result.summary.draining += former_is_clean.summary.draining;
+        let of_former = former_is_clean.summary;
+        result.summary.draining += of_former.draining;
+        result.summary.waiting.extend(of_former.waiting);
+        result.summary.waiting.truncate(10);
+        let error = of_former.last_error;
+        let error = error.map(|error| format!("the adapter that managed it before: {error}"));
+        result.summary.last_error = result.summary.last_error.or(error);
         if former.is_some() && memory.settled && result.wake.is_none() {
             result.wake = Some(UNSYNCED_RETRY); // the former adapter is next
         }
-        if let Some(error) = error {
+        if let Some(error) = wrong {
             result.summary.last_error = Some(error.clone());
         }
-        if deleting && result.is_clean && former_is_clean.is_clean {
+        if deleting && result.is_clean && !hold {
             self.finish(&employer).await?;
             info!("all members are off the load balancer; the employer may go");
             return Ok(ReconcileOutcome::Done);
@@ -248,8 +261,8 @@ impl TrafficController {
              has removed them, or remove the annotation {key} to leave them"
         );
         let report = EmployerReport::of_error(&chosen.name, &error);
-        self.report_paced(employer, &report, memory).await?;
-        Ok(ReconcileOutcome::Done)
+        let later = self.report_paced(employer, &report, memory).await?;
+        Ok(later.map_or(ReconcileOutcome::Done, ReconcileOutcome::After))
     }
 
     /// Removes the members of the adapter that managed the employer before, now that the present one serves. Until they
@@ -317,6 +330,28 @@ impl TrafficController {
         Ok(outcome)
     }
 
+    /// The cache does not have the employer. Only the API server can tell that it is gone, or that it has given up the
+    /// management of its traffic: the cache may be late.
+    async fn release_pods_of_none(
+        &self,
+        name: &EmployerName,
+        memory: &mut EmployerMemory,
+    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        let is_marked = !pods::marked_pods(&self.context, name).is_empty();
+        if !is_marked && memory.marked.is_empty() {
+            self.watched.set(name, HashSet::new());
+            return Ok(ReconcileOutcome::Done);
+        }
+        match self.read_employer(name).await? {
+            Some(live) if live.is_managed() || live.has_clean_finalizer() => {
+                Ok(ReconcileOutcome::After(UNSYNCED_RETRY))
+            }
+            // The marks on Pods of a Service that this server never managed belong to another program.
+            Some(_) if memory.marked.is_empty() => Ok(ReconcileOutcome::Done),
+            _ => self.release_pods(name, memory).await,
+        }
+    }
+
     /// Removes all marks of an employer from Pods.
     async fn release_pods(
         &self,
@@ -324,11 +359,17 @@ impl TrafficController {
         memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
         let mut pods = pods::marked_pods(&self.context, name);
-        pods.extend(pods::read_lost_pods(&self.context, name, &memory.marked).await?);
+        let (lost, unread) = pods::read_lost_pods(&self.context, name, &memory.marked).await?;
+        pods.extend(lost);
         let all_written = mark_writes::release_all(&self.context, name, &pods).await;
         match all_written {
+            true if !unread.is_empty() => {
+                memory.marked = unread;
+                Ok(ReconcileOutcome::After(UNSYNCED_RETRY))
+            }
             true => {
                 memory.marked.clear();
+                self.watched.set(name, HashSet::new());
                 Ok(ReconcileOutcome::Done)
             }
             false => {

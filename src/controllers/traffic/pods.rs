@@ -58,31 +58,32 @@ pub fn marked_pods(context: &ControllerContext, employer: &EmployerName) -> Vec<
 }
 
 /// The Pods with marks that the cache does not know any more, if they still exist: they are not managed any more.
-/// `marked` has their names by UID.
+/// `marked` has their names by UID. Also returns the Pods that were not read, because one look reads only some.
 pub async fn read_lost_pods(
     context: &ControllerContext,
     employer: &EmployerName,
     marked: &BTreeMap<String, String>,
-) -> Result<Vec<Arc<Pod>>, ReconcileOutcome> {
+) -> Result<(Vec<Arc<Pod>>, BTreeMap<String, String>), ReconcileOutcome> {
     let known = |uid: &str| {
         let state = context.index.read_state();
         state.pod(&employer.namespace, &Uid::from(uid)).is_some()
     };
     let mut lost = Vec::new();
-    for (uid, name) in marked
-        .iter()
-        .filter(|(uid, _)| !known(uid))
-        .take(LIVE_READS)
-    {
-        let read = pod_requests::get_pod(&context.client, &employer.namespace, name);
+    let mut unread: BTreeMap<_, _> = marked.clone();
+    unread.retain(|uid, _| !known(uid));
+    for _ in 0..LIVE_READS {
+        let Some((uid, name)) = unread.pop_first() else {
+            break;
+        };
+        let read = pod_requests::get_pod(&context.client, &employer.namespace, &name);
         let live = call_api("read a Pod that is not managed any more", read).await?;
-        let live = live.filter(|pod| pod.metadata.uid == *uid && !pod.is_managed());
+        let live = live.filter(|pod| pod.metadata.uid == uid && !pod.is_managed());
         lost.extend(
             live.filter(|pod| PodMarks::of(employer, pod).any())
                 .map(Arc::new),
         );
     }
-    Ok(lost)
+    Ok((lost, unread))
 }
 
 /// What the API server says of the Pods behind registered members that the cache does not know.
@@ -90,8 +91,8 @@ pub async fn read_lost_pods(
 pub struct UnknownPods {
     /// UIDs of Pods that are gone.
     pub gone: Vec<String>,
-    /// Pods that still exist and are not managed any more.
-    pub unmanaged: Vec<Arc<Pod>>,
+    /// Pods that still exist.
+    pub present: Vec<Arc<Pod>>,
 }
 
 /// Reads Pods live: a member is only removed at once if its Pod is gone for certain.
@@ -103,8 +104,8 @@ pub async fn read_unknown_pods(
     let mut unknown = UnknownPods::default();
     let by_uid: BTreeMap<_, _> = members.iter().map(|m| (&m.pod.uid, &m.pod.name)).collect();
     for (uid, name) in by_uid.into_iter().take(LIVE_READS) {
-        if name.is_empty() {
-            // The load balancer keeps no names, so only a list can tell.
+        if !request_path::is_path_safe(name) {
+            // The load balancer keeps no names, or a wrong one, so only a list can tell.
             match names_by_uid(context, namespace).await?.get(uid) {
                 Some(_) => {}
                 None => unknown.gone.push(uid.clone()),
@@ -115,8 +116,8 @@ pub async fn read_unknown_pods(
         let live = call_api("read the Pod behind a member", read).await?;
         match live.filter(|pod| pod.metadata.uid == *uid) {
             None => unknown.gone.push(uid.clone()),
-            Some(pod) if pod.is_managed() => {} // the cache will know it in a moment
-            Some(pod) => unknown.unmanaged.push(Arc::new(pod)),
+            // It is not selected and has no mark, or it is not managed, or the cache will know it in a moment.
+            Some(pod) => unknown.present.push(Arc::new(pod)),
         }
     }
     Ok(unknown)

@@ -4,11 +4,15 @@ use traffic::plan::PodInput;
 use traffic::{PodId, PodPort};
 
 use crate::api::keys;
-use crate::domain::pod::Pod;
+use crate::domain::lifecycle::{Phase, stored_phases};
+use crate::domain::pod::{Container, Pod};
 
 /// The Pod for the plan of an employer that selects it, or does not, and protects it, or does not.
 pub fn pod_input(pod: &Pod, selected: bool, protected: bool) -> PodInput {
-    let containers = pod.spec.init_containers.iter().chain(&*pod.spec.containers);
+    // In the order in which Kubernetes resolves the named port of a Service.
+    let is_sidecar = |init: &&Container| init.restart_policy.as_deref() == Some("Always");
+    let sidecars = pod.spec.init_containers.iter().filter(is_sidecar);
+    let containers = pod.spec.containers.iter().chain(sidecars);
     let ports = containers.flat_map(|container| &container.ports);
     let ports = ports.map(|port| PodPort {
         name: port.name.clone(),
@@ -40,7 +44,11 @@ pub fn pod_input(pod: &Pod, selected: bool, protected: bool) -> PodInput {
 /// Whether the Pod should take traffic: it is Ready, its lifecycle keeps it on traffic, and its deletion has not begun.
 /// The condition of the lifecycle counts beside Ready, because the kubelet of a dead node does not change Ready.
 pub fn should_serve(pod: &Pod) -> bool {
-    let kept_on = pod.condition(keys::SERVICE_READY) != Some(false);
+    let kept_on = match pod.has_service_ready_gate() {
+        true => pod.condition(keys::SERVICE_READY) != Some(false),
+        // The lifecycle can't turn such a Pod off by a condition.
+        false => !stored_phases(pod).into_values().any(Phase::holds_offline),
+    };
     !pod.is_terminating() && pod.is_ready() && kept_on
 }
 
@@ -66,6 +74,7 @@ mod tests {
             "metadata": metadata,
             "spec": {
                 "nodeName": "node-1",
+                "readinessGates": service_ready.map(|_| [json!({ "conditionType": keys::SERVICE_READY })]),
                 "containers": [{ "name": "web", "ports": [{ "name": "http", "containerPort": 8080 }] }],
             },
             "status": { "conditions": conditions, "podIPs": [{ "ip": "10.0.0.7" }, { "ip": "fd00::7" }] },

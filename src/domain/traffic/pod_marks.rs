@@ -31,7 +31,8 @@ impl PodMarks {
         // Another employer of the same name has the same finalizer.
         let is_ours = entries().next().is_none() || entries().any(|entry| of_finalizer(&entry));
         PodMarks {
-            expected: expected.entries().any(|entry| of_finalizer(&entry)),
+            // An entry with another finalizer belongs to another program.
+            expected: entries().any(|entry| of_finalizer(&entry)),
             protected: is_ours && pod.metadata.finalizers.contains(&finalizer),
         }
     }
@@ -94,9 +95,11 @@ pub fn change(employer: &EmployerName, pod: &Pod, wanted: PodMarks) -> Option<Va
     }
     if wanted.expected != present.expected && !(wanted.expected && terminating) {
         let text = pod.annotation(keys::AVAILABLE_CONDITIONS);
-        let text = annotation_with(employer, text, wanted.expected)?;
-        let annotation = json!({ (keys::AVAILABLE_CONDITIONS): text });
-        metadata.insert("annotations".to_owned(), annotation);
+        // What can't be read is left to its writer, and does not keep the finalizer.
+        if let Some(text) = annotation_with(employer, text, wanted.expected) {
+            let annotation = json!({ (keys::AVAILABLE_CONDITIONS): text });
+            metadata.insert("annotations".to_owned(), annotation);
+        }
     }
     (!metadata.is_empty()).then_some(Value::Object(metadata))
 }
@@ -250,6 +253,21 @@ mod tests {
                 .contains("shop/web")
         );
         assert_eq!(annotation_expecting(&web(), Some("{")), None);
+    }
+
+    #[test]
+    fn malformed_annotation_does_not_keep_the_finalizer() {
+        let protected = pod(Some("{"), &[&web().finalizer()]);
+        let change = change(&web(), &protected, marks(true, false)).unwrap();
+        assert_eq!(change, json!({ "finalizers": [] }));
+    }
+
+    #[test]
+    fn entry_of_another_program_is_not_ours() {
+        let other = r#"{"expectedFinalizers":{"Service/shop/web":"prot/other"}}"#;
+        let marked = pod(Some(other), &["prot/other"]);
+        assert_eq!(PodMarks::of(&web(), &marked), marks(false, false));
+        assert_eq!(change(&web(), &marked, marks(false, false)), None);
     }
 
     #[test]

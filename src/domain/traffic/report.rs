@@ -116,8 +116,8 @@ impl From<&Waiting> for WaitingMember {
             Presence::Unknown => "Unknown",
         };
         WaitingMember {
-            pod: waiting.pod.clone(),
-            at: waiting.member.to_string(),
+            pod: cut(&waiting.pod),
+            at: cut(&waiting.member.to_string()),
             state: state.to_owned(),
             connections: waiting.connections,
             until: waiting.until.map(whole_seconds),

@@ -45,18 +45,14 @@ pub fn marks(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, M
 
 /// The mark of a Pod that should serve.
 fn mark_on(view: &View, memory: &Memory, uid: &str, now: Timestamp) -> Mark {
-    let keys = match view.planned.get(uid) {
-        Some(Ok(keys)) if !keys.is_empty() => keys,
-        Some(Err(error)) => return Mark::Keep(error.to_string()),
-        _ => return Mark::Keep("it has no address or no port yet".to_owned()),
-    };
-    if let Some(other) = view.shared.get(uid) {
-        return Mark::Keep(format!("its address and port are those of Pod {other}"));
+    if let Some(reason) = view.obstacle(uid) {
+        return Mark::Keep(reason);
     }
+    let keys = view.planned_keys(uid);
     if let Some(reason) = not_read(view, memory, uid) {
         return Mark::Keep(reason);
     }
-    for key in keys {
+    for key in &keys {
         let known = memory.members.get(key);
         let serves = known.is_some_and(|known| {
             let wanted = view.wanted.get(key);

@@ -17,6 +17,8 @@ pub struct Memory {
     pub(super) members: BTreeMap<MemberKey, Known>,
     /// Groups that the last read left out, each with the reason.
     pub(super) unreadable: BTreeMap<String, AdapterError>,
+    /// The last failure to read a group.
+    pub(super) unreadable_failure: Option<Failure>,
     /// When the last successful read of the members began.
     pub(super) observed: Option<Timestamp>,
     /// Whether something is unknown that only a read can tell.
@@ -161,9 +163,11 @@ impl Memory {
         };
         let mut unreadable = observation.unreadable_groups;
         unreadable.sort_by(|a, b| a.0.cmp(&b.0));
-        self.failure = unreadable
+        self.failure = None;
+        let former = self.unreadable_failure.take();
+        self.unreadable_failure = unreadable
             .first()
-            .map(|(_, error)| Failure::after(self.failure.as_ref(), error.clone(), view, now));
+            .map(|(_, error)| Failure::after(former.as_ref(), error.clone(), view, now));
         self.unreadable = unreadable.into_iter().collect();
         self.must_observe = false;
         self.observed = Some(began);

@@ -63,7 +63,10 @@ fn must_read(view: &View, memory: &Memory, open: &Open, now: Timestamp) -> bool 
             .is_some_and(|turned| turned > observed)
     };
     memory.must_observe
-        || !memory.unreadable.is_empty()
+        || memory
+            .unreadable_failure
+            .as_ref()
+            .is_some_and(|failure| failure.retry_at <= now)
         || view.settings.control == Control::Observes && view.pods.keys().any(turned)
         || open.read_at(view, memory).is_some_and(|at| at <= now)
 }
@@ -81,7 +84,11 @@ impl Open {
     fn collect(view: &View, memory: &Memory, now: Timestamp) -> (Open, Changes) {
         let mut open = Open {
             poll: false,
-            due: None,
+            // A group that could not be read is tried again; the others go on.
+            due: memory
+                .unreadable_failure
+                .as_ref()
+                .map(|failure| failure.retry_at),
         };
         let mut changes = Changes::default();
         for member in view.wanted.values() {

@@ -54,7 +54,7 @@ impl Summary {
     /// The state now.
     pub fn of(view: &View, memory: &Memory, now: Timestamp) -> Summary {
         let mut summary = Summary::default();
-        let mut add = |waiting: Waiting| {
+        let add = |summary: &mut Summary, waiting: Waiting| {
             if summary.waiting.len() < LISTED {
                 summary.waiting.push(waiting);
             }
@@ -65,8 +65,17 @@ impl Summary {
                 Presence::Serving if waiting.error.is_none() => summary.registered += 1,
                 _ => {
                     summary.pending += 1;
-                    add(waiting);
+                    add(&mut summary, waiting);
                 }
+            }
+        }
+        for uid in view.pods.keys().filter(|uid| view.serves(uid)) {
+            if let Some(reason) = view.obstacle(uid) {
+                summary.pending += 1;
+                let name = view.pods.get(uid).map_or("", |input| &input.pod.id.name);
+                summary
+                    .last_error
+                    .get_or_insert(format!("Pod {name}: {reason}"));
             }
         }
         for (key, known) in &memory.members {
@@ -74,7 +83,10 @@ impl Summary {
             let leaves = !view.wanted.contains_key(key) && !is_left;
             if leaves && departure(view, memory, known, now) != Departure::Gone {
                 summary.draining += 1;
-                add(Waiting::of(view, memory, key, &known.member.pod.uid, now));
+                add(
+                    &mut summary,
+                    Waiting::of(view, memory, key, &known.member.pod.uid, now),
+                );
             }
         }
         for uid in view.pods.keys() {
@@ -93,10 +105,12 @@ impl Summary {
         }
         let failures = || memory.members.values().filter_map(|k| k.failure.as_ref());
         summary.failed = failures().count();
-        let all = memory.failure.iter().chain(failures());
+        let groups = memory.unreadable_failure.iter();
+        let all = memory.failure.iter().chain(groups).chain(failures());
         let last = all.max_by_key(|failure| failure.retry_at);
         let refused = view.refused.as_ref().map(AdapterError::to_string);
-        summary.last_error = refused.or(last.map(|failure| failure.error.to_string()));
+        let last_error = last.map(|failure| failure.error.to_string());
+        summary.last_error = refused.or(last_error).or(summary.last_error);
         summary.next_try = last.map(|failure| failure.retry_at);
         summary
     }

@@ -116,6 +116,19 @@ impl View {
         !self.deleting && input.is_some_and(|input| input.selected && input.pod.on)
     }
 
+    /// Why a Pod that should serve has no member, if it has none.
+    pub fn obstacle(&self, uid: &str) -> Option<String> {
+        match (self.planned.get(uid), self.shared.get(uid)) {
+            (Some(Err(error)), _) => Some(error.to_string()),
+            (None, _) => Some("it has no address or no port yet".to_owned()),
+            (Some(Ok(keys)), _) if keys.is_empty() => {
+                Some("it has no address or no port yet".to_owned())
+            }
+            (_, Some(other)) => Some(format!("its address and port are those of Pod {other}")),
+            (Some(Ok(_)), None) => None,
+        }
+    }
+
     /// Whether somebody may wait until a Pod is off traffic.
     pub fn is_protected(&self, uid: &str) -> bool {
         self.pods.get(uid).is_some_and(|input| input.protected)

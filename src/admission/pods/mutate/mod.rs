@@ -24,6 +24,10 @@ use crate::domain::traffic::pod_marks;
 use patches::{annotation_patch, has_spec, label_patch, readiness_gate_patch};
 use warnings::{size_warning, untyped_warnings};
 
+/// How many employers a new Pod expects at most. A tenant can create thousands that select one Pod. The leader adds the
+/// marks of the others later.
+const MAX_EXPECTING_EMPLOYERS: usize = 16;
+
 /// Advances the lifecycle of Pods.
 pub struct PodMutator(pub Arc<AdmissionContext>);
 
@@ -136,10 +140,12 @@ impl PodMutator {
         let namespace = request.namespace.as_str();
         let mut text = new.annotation(key).map(str::to_owned);
         let before = text.clone();
-        for employer in self.0.traffic.employers.selecting(namespace, new) {
-            if employer.expects_traffic() {
-                text = pod_marks::annotation_expecting(&employer.name, text.as_deref()).or(text);
-            }
+        let selecting = self.0.traffic.employers.selecting(namespace, new);
+        let expecting = selecting
+            .iter()
+            .filter(|employer| employer.expects_traffic());
+        for employer in expecting.take(MAX_EXPECTING_EMPLOYERS) {
+            text = pod_marks::annotation_expecting(&employer.name, text.as_deref()).or(text);
         }
         let changed = text.filter(|text| before.as_ref() != Some(text));
         changed
