@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Error, ResourceExt};
 use operating::api::collaset::CollaSet;
@@ -156,11 +156,14 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
     ] {
         let parts = EnabledFeatures {
             collasets,
-            traffic: true, // the default
+            traffic: certificates_kept, // independent of the other features
             grace_delete,
             certificates: certificates_kept,
         };
-        let gates = format!("CollaSets={collasets},GraceDeleteWebhook={grace_delete}");
+        let gates = format!(
+            "CollaSets={collasets},GraceDeleteWebhook={grace_delete},ResourceConsist={}",
+            parts.traffic
+        );
         let mut install = vec!["install", "--webhook-url", &url, "--feature-gates", &gates];
         let mounted = ["--mounted-certificates", "--ca-file", &ca];
         install.extend(
@@ -251,6 +254,9 @@ fn assert_rights_follow_features(parts: EnabledFeatures, now: &BTreeSet<Right>) 
         parts.grace_delete,
         "{parts:?}"
     );
+    for (verb, resource) in [("watch", "services"), ("patch", "services/status")] {
+        assert_eq!(has(verb, resource), parts.traffic, "{parts:?}");
+    }
     let secrets = now.iter().any(|(_, _, r)| r == "secrets");
     assert_eq!(secrets, parts.certificates, "{parts:?}");
 }
@@ -387,6 +393,45 @@ async fn exercise(cluster: &Cluster, parts: EnabledFeatures) {
     if parts.collasets {
         collaset(cluster, &namespace, &pods).await;
     }
+    if parts.traffic {
+        traffic(cluster, &namespace).await;
+    }
+}
+
+/// Has the traffic of a Service managed until its Pods serve, and deletes the Service.
+async fn traffic(cluster: &Cluster, namespace: &str) {
+    let services: Api<Service> = Api::namespaced(cluster.client(), namespace);
+    let service = serde_json::from_value(json!({
+        "metadata": {"name": "load", "labels": {keys::CONTROL: keys::CONTROL_VALUE}},
+        "spec": {"selector": {"app": "load"}, "ports": [{"port": 80}]},
+    }))
+    .unwrap();
+    services
+        .create(&PostParams::default(), &service)
+        .await
+        .unwrap();
+    wait::until("the Service to be consistent", async || {
+        let status = services
+            .get("load")
+            .await
+            .unwrap()
+            .status
+            .unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        conditions.iter().any(|condition| {
+            let registered = condition.message.starts_with("2 registered");
+            condition.type_ == keys::CONSIST_CONDITION && condition.status == "True" && registered
+        })
+    })
+    .await;
+    services
+        .delete("load", &DeleteParams::default())
+        .await
+        .unwrap();
+    wait::until("the Service is gone", async || {
+        services.get_opt("load").await.unwrap().is_none()
+    })
+    .await;
 }
 
 /// A deletion or an eviction that is requested once, and completed by the server.

@@ -200,11 +200,7 @@ const TRAFFIC_CLUSTER: &[AccessRule] = &[
     // For the condition of such a Service.
     allow_verbs("", &["services/status"], &["patch"]),
     // To see which Pods get requests.
-    allow_verbs(
-        "discovery.k8s.io",
-        &["endpointslices"],
-        &["get", "list", "watch"],
-    ),
+    allow_verbs("discovery.k8s.io", &["endpointslices"], &["list", "watch"]),
 ];
 
 /// Rights that are given and removed together.
