@@ -81,10 +81,11 @@ async fn partition_counts_replace_pair_once() {
     log.image("side:2").await;
     log.settled().await;
     set.settled().await;
-    let observer = Observer::start(&scope).await;
-    // The Pod that the new Pod has replaced may still be terminating.
+    // The Pod that the new Pod has replaced may still be terminating. The list comes before the observer, which would
+    // otherwise know a Pod that is gone before it is listed.
     let all = scope.api::<Pod>().list(&Default::default()).await.unwrap();
     let earlier: BTreeSet<_> = all.items.iter().map(ResourceExt::name_any).collect();
+    let observer = Observer::start(&scope).await;
     let pods = set.pods().await;
     let mut images = side_images(&pods);
     images.sort_unstable();
