@@ -48,4 +48,20 @@ impl EmployerKind {
             plural: "services".to_owned(),
         }
     }
+
+    /// `apiVersion` of its objects: `v1`, or `group/version`.
+    pub fn api_version(&self) -> String {
+        match self.group.as_str() {
+            "" => self.version.clone(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+
+    /// Where the API server serves its version: `/api/v1`, or `/apis/group/version`.
+    pub fn api_path(&self) -> String {
+        match self.group.as_str() {
+            "" => format!("/api/{}", self.version),
+            group => format!("/apis/{group}/{}", self.version),
+        }
+    }
 }

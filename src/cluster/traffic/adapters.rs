@@ -18,6 +18,15 @@ pub struct NamedAdapter {
     pub namespaces: Option<BTreeSet<String>>,
 }
 
+impl NamedAdapter {
+    /// Whether it manages employers of this kind in this namespace. A server knows each kind by its name alone.
+    fn may_manage(&self, kind: &str, namespace: &str) -> bool {
+        let fits = self.adapter.employer_kind().kind == kind;
+        let namespaces = self.namespaces.as_ref();
+        fits && namespaces.is_none_or(|all| all.contains(namespace))
+    }
+}
+
 /// All adapters, by name.
 #[derive(Default)]
 pub struct Adapters {
@@ -67,11 +76,6 @@ impl Adapters {
         Ok(adapters)
     }
 
-    /// Whether there is no adapter.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
     /// The adapter with this name.
     pub fn get(&self, name: &str) -> Option<&NamedAdapter> {
         self.all.get(name)
@@ -80,17 +84,7 @@ impl Adapters {
     /// The adapter with this name, if it may manage employers of this kind in this namespace.
     pub fn usable(&self, name: &str, kind: &str, namespace: &str) -> Option<&NamedAdapter> {
         let named = self.all.get(name)?;
-        let fits = named.adapter.employer_kind().kind == kind;
-        let may_use = named
-            .namespaces
-            .as_ref()
-            .is_none_or(|all| all.contains(namespace));
-        (fits && may_use).then_some(named)
-    }
-
-    /// All adapters.
-    pub fn iter(&self) -> impl Iterator<Item = &NamedAdapter> {
-        self.all.values()
+        named.may_manage(kind, namespace).then_some(named)
     }
 
     /// The kinds of employers.
@@ -111,22 +105,17 @@ impl Adapters {
         kind: &EmployerKind,
         employer: &Employer,
     ) -> Result<Option<&NamedAdapter>, String> {
-        let fits = |named: &&NamedAdapter| named.adapter.employer_kind() == *kind;
-        let may_use = |named: &NamedAdapter| {
-            let namespaces = named.namespaces.as_ref();
-            namespaces.is_none_or(|all| all.contains(&employer.namespace))
+        let namespace = &employer.namespace;
+        let usable = || {
+            let all = self.all.values();
+            all.filter(|named| named.may_manage(&kind.kind, namespace))
         };
         let key = keys::CONSIST_ADAPTER;
         if let Some(name) = employer.annotations.get(key) {
             // A name that the namespace may not use is treated as one that does not exist.
-            let named = self
-                .all
-                .get(name)
-                .filter(|named| may_use(named))
-                .filter(fits);
+            let named = self.usable(name, &kind.kind, namespace);
             return named.map(Some).ok_or_else(|| {
-                let usable = self.all.values().filter(fits).filter(|named| may_use(named));
-                let names: Vec<_> = usable.map(|named| named.name.as_str()).collect();
+                let names: Vec<_> = usable().map(|named| named.name.as_str()).collect();
                 format!(
                     "annotation {key}: no adapter for a {} of this namespace is named {name:?}; write one of {}",
                     kind.kind,
@@ -134,12 +123,6 @@ impl Adapters {
                 )
             });
         }
-        let usable = || {
-            self.all
-                .values()
-                .filter(fits)
-                .filter(|named| may_use(named))
-        };
         let claimed = usable().find(|named| named.adapter.claims(employer));
         let default = || usable().find(|named| Some(&named.name) == self.default.as_ref());
         Ok(claimed.or_else(default))

@@ -107,12 +107,8 @@ pub fn start_traffic_watches(
     };
     for cache in traffic.employers.kinds() {
         let kind = &cache.kind;
-        let api = match kind.group.as_str() {
-            "" => format!("/api/{}", kind.version),
-            group => format!("/apis/{group}/{}", kind.version),
-        };
         // The kinds come from the configuration, once in the life of the process.
-        let path = Box::leak(format!("{api}/{}", kind.plural).into_boxed_str());
+        let path = Box::leak(format!("{}/{}", kind.api_path(), kind.plural).into_boxed_str());
         let sink = EmployerSink {
             caches: caches.clone(),
             traffic: Arc::clone(traffic),

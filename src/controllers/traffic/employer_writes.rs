@@ -287,20 +287,12 @@ fn is_service(employer: &CachedEmployer) -> bool {
 }
 
 fn path_of(kind: &EmployerKind, namespace: &str) -> Result<ResourcePath, kube::Error> {
-    let api = match kind.group.as_str() {
-        "" => format!("/api/{}", kind.version),
-        group => format!("/apis/{group}/{}", kind.version),
-    };
-    ResourcePath::from_parts(&api, namespace, &kind.plural)
+    ResourcePath::from_parts(&kind.api_path(), namespace, &kind.plural)
 }
 
 fn reference(kind: Option<&EmployerKind>, employer: &CachedEmployer) -> ObjectReference {
-    let version = kind.map(|kind| match kind.group.as_str() {
-        "" => kind.version.clone(),
-        group => format!("{group}/{}", kind.version),
-    });
     ObjectReference {
-        api_version: version,
+        api_version: kind.map(EmployerKind::api_version),
         kind: Some(employer.name.kind.clone()),
         namespace: Some(employer.name.namespace.clone()),
         name: Some(employer.name.name.clone()),
