@@ -1,5 +1,7 @@
 //! A tree of lines, in the form in which `why` prints it.
 
+use crate::api::size_limits::truncate_text;
+
 /// A line and the lines below it.
 #[derive(Debug, Default)]
 pub struct TreeNode {
@@ -10,16 +12,14 @@ pub struct TreeNode {
 impl TreeNode {
     /// A line with nothing below it.
     pub fn leaf(text: impl Into<String>) -> TreeNode {
-        TreeNode {
-            text: text.into(),
-            below: Vec::new(),
-        }
+        TreeNode::new(text, [])
     }
 
-    /// A line with these lines below it.
+    /// A line with these lines below it. Characters that control a terminal are left out, because the text may quote
+    /// objects that anybody has written.
     pub fn new(text: impl Into<String>, below: impl IntoIterator<Item = TreeNode>) -> TreeNode {
         TreeNode {
-            text: text.into(),
+            text: truncate_text(&text.into(), usize::MAX),
             below: below.into_iter().collect(),
         }
     }
@@ -42,5 +42,16 @@ impl TreeNode {
             out.push_str(&format!("{indent}{branch}{}\n", node.text));
             node.write_tree(out, &format!("{indent}{deeper}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_do_not_control_the_terminal() {
+        let node = TreeNode::new("a\u{1b}[2Jb", [TreeNode::leaf("c\u{202e}d\ne")]);
+        assert_eq!(node.render(), "a[2Jb\n└─ cd e\n");
     }
 }

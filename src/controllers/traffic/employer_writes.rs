@@ -88,23 +88,18 @@ impl TrafficController {
         stored.ok_or(ReconcileOutcome::Retry)
     }
 
-    /// Forgets an adapter whose members have all been removed.
-    pub(super) async fn forget_former(
+    /// Forgets former adapters: those whose members have all been removed, or that can't be asked. Whoever may write the
+    /// employer can write thousands of names.
+    pub(super) async fn forget_formers(
         &self,
         employer: &CachedEmployer,
+        forgets: impl Fn(&str) -> bool,
     ) -> Result<(), ReconcileOutcome> {
-        let names = employer
-            .state
-            .employer
-            .annotations
-            .get(keys::CONSIST_ADAPTER_IN_USE);
-        let mut left: Vec<_> = names
-            .into_iter()
-            .flat_map(|names| names.split(','))
-            .collect();
-        if left.len() > 1 {
-            left.remove(1);
-        }
+        let annotations = &employer.state.employer.annotations;
+        let names = annotations.get(keys::CONSIST_ADAPTER_IN_USE);
+        let mut names = names.into_iter().flat_map(|names| names.split(','));
+        let present = names.next(); // the first name is the present adapter
+        let left: Vec<_> = present.into_iter().chain(names.filter(|name| !forgets(name))).collect();
         let annotations = json!({ (keys::CONSIST_ADAPTER_IN_USE): left.join(",") });
         let body = json!({ "metadata": { "annotations": annotations } });
         self.patch(employer, "forget the former adapter", None, body)

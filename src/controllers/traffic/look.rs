@@ -28,7 +28,7 @@ use crate::domain::traffic::pod_input::pod_input;
 use crate::domain::traffic::pod_marks::PodMarks;
 use crate::ledger::store::Uid;
 
-/// The pause before a write that failed is tried again.
+/// The pause before a write that failed is tried again. It doubles with each failure in a row, up to 32 s.
 const WRITE_RETRY: Duration = Duration::from_secs(1);
 /// The shortest pause between two looks.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -75,6 +75,7 @@ impl Look<'_> {
         &self,
         memory: &mut Memory,
         marked: &mut BTreeMap<String, String>,
+        failed_writes: &mut u32,
     ) -> Result<LookResult, ReconcileOutcome> {
         let name = &self.employer.name;
         let mut pods = pods::pods_of(self.context, self.employer);
@@ -105,8 +106,15 @@ impl Look<'_> {
         if let Some(error) = written.error {
             summary.last_error.get_or_insert(error);
         }
+        if self.marks {
+            *failed_writes = match written.failed {
+                true => failed_writes.saturating_add(1),
+                false => 0,
+            };
+        }
         if written.failed {
-            wake = Some(wake.map_or(WRITE_RETRY, |wake| wake.min(WRITE_RETRY)));
+            let retry = WRITE_RETRY * 2_u32.pow((*failed_writes).clamp(1, 6) - 1);
+            wake = Some(wake.map_or(retry, |wake| wake.min(retry)));
         }
         let has_marks = |pod: &Arc<Pod>| PodMarks::of(name, pod).any();
         let with_marks = pods.values().filter(|pod| has_marks(pod));

@@ -61,6 +61,8 @@ struct EmployerMemory {
     marked: BTreeMap<String, String>,
     /// Whether every member that should serve did at the last look.
     settled: bool,
+    /// Number of looks in a row in which a mark could not be written.
+    failed_writes: u32,
     /// When the report was written last.
     reported: Option<Instant>,
 }
@@ -191,6 +193,7 @@ impl TrafficController {
         }
         if deleting && result.is_clean && !hold {
             self.finish(&employer).await?;
+            self.watched.set(&employer.name, HashSet::new());
             info!("all members are off the load balancer; the employer may go");
             return Ok(ReconcileOutcome::Done);
         }
@@ -224,7 +227,8 @@ impl TrafficController {
             marks: !retires,
             hold,
         };
-        look.run(plan, &mut memory.marked).await
+        look.run(plan, &mut memory.marked, &mut memory.failed_writes)
+            .await
     }
 
     /// The adapter that may have registered members, if it is still configured.
@@ -279,7 +283,8 @@ impl TrafficController {
                 "an adapter that may have registered members is not configured; they stay registered"
             );
             self.report_left_members(employer, former);
-            self.forget_former(employer).await?;
+            let usable = |name: &str| self.usable(employer, name).is_some();
+            self.forget_formers(employer, |name| !usable(name)).await?;
             return Ok(LookResult::with_clean(true));
         };
         let mut plan = memory.plans.remove(former).unwrap_or_default();
@@ -290,7 +295,7 @@ impl TrafficController {
         let retired = looked?;
         if retired.is_clean && !employer.state.employer.deleting {
             memory.plans.remove(former);
-            self.forget_former(employer).await?;
+            self.forget_formers(employer, |name| name == former).await?;
         }
         Ok(retired)
     }
