@@ -16,6 +16,8 @@ pub(super) enum Departure {
     Drain,
     /// It must be removed.
     Deregister,
+    /// It stays until its Pod serves at its other members: the Pod should serve, and does not yet anywhere else.
+    Stays,
     /// It will be drained at this time, or when a read says so.
     Waits {
         until: Option<Timestamp>,
@@ -52,6 +54,7 @@ pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timest
             until: None,
             poll: true,
         },
+        Presence::Serving if stays(view, memory, known, behind) => Departure::Stays,
         Presence::Serving | Presence::Pending => {
             let drains = control == Control::Drains && !has_ended && !view.drain_time.is_zero();
             match drains {
@@ -69,6 +72,15 @@ pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timest
             poll: memory.counts_connections || !memory.was_read_since(known),
         },
     }
+}
+
+/// Whether a member that is not wanted any more must stay, because its Pod should serve and would serve nowhere. This
+/// happens when the ports or groups of the employer change.
+fn stays(view: &View, memory: &Memory, known: &Known, behind: Option<&PodInput>) -> bool {
+    let Some(input) = behind else { return false };
+    let uid = &input.pod.id.uid;
+    let at_pod = input.pod.addresses.contains(&known.member.key.address);
+    at_pod && view.serves(uid) && !memory.serves(view, uid)
 }
 
 /// Whether a read that began after the draining has found no open connection.

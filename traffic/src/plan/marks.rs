@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::departure::{Departure, departure, drained_at};
-use super::memory::{Known, Memory};
+use super::memory::Memory;
+use super::reach::Reach;
 use super::summary::Waiting;
 use super::view::View;
 use crate::{Control, MemberKey, Presence};
@@ -23,20 +24,15 @@ pub enum Mark {
 
 /// The mark of each Pod, by UID.
 pub fn marks(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, Mark> {
-    let mut registered = BTreeMap::<&str, Vec<&Known>>::new();
-    for known in memory.members.values() {
-        let of_pod = registered.entry(&known.member.pod.uid).or_default();
-        of_pod.push(known);
-    }
+    let reach = Reach::new(memory.members.values());
     let observes = view.settings.control == Control::Observes;
     let mark = |uid: &String| {
-        let registered = registered.get(uid.as_str()).map_or(&[][..], Vec::as_slice);
         let mark = match (&view.refused, view.serves(uid)) {
             (Some(error), _) => Mark::Keep(error.to_string()),
             (None, true) => mark_on(view, memory, uid, now),
             // Whoever registers the members of a deleted employer removes them, but perhaps only when it is gone.
             (None, false) if view.deleting && observes => Mark::Release,
-            (None, false) => mark_off(view, memory, uid, registered, now),
+            (None, false) => mark_off(view, memory, uid, &reach, now),
         };
         (uid.clone(), mark)
     };
@@ -53,34 +49,27 @@ fn mark_on(view: &View, memory: &Memory, uid: &str, now: Timestamp) -> Mark {
         return Mark::Keep(reason);
     }
     for key in &keys {
-        let known = memory.members.get(key);
-        let serves = known.is_some_and(|known| {
-            let wanted = view.wanted.get(key);
-            let as_wanted = wanted.is_some_and(|member| known.is_as_wanted(view, member));
-            as_wanted
-                && known.presence == Presence::Serving
-                && !memory.unreadable.contains_key(&key.group)
-        });
-        if !serves {
+        if !memory.serves_at(view, key) {
             return Mark::Keep(Waiting::of(view, memory, key, uid, now).to_string());
         }
     }
     Mark::Protect
 }
 
-/// The mark of a Pod that should not serve, with the members that are registered for it by name.
+/// The mark of a Pod that should not serve.
 fn mark_off(
     view: &View,
     memory: &Memory,
     uid: &str,
-    registered: &[&Known],
+    reach: &Reach,
     now: Timestamp,
 ) -> Mark {
     if let Some(reason) = not_read(view, memory, uid) {
         return Mark::Keep(reason);
     }
     let mut keys = view.planned_keys(uid);
-    keys.extend(registered.iter().map(|known| known.member.key.clone()));
+    let reaching = reach.members(view, uid);
+    keys.extend(reaching.map(|known| known.member.key.clone()));
     if let Some(reason) = unreadable_of(memory, &keys) {
         return Mark::Keep(reason);
     }
@@ -139,9 +128,10 @@ fn not_read(view: &View, memory: &Memory, uid: &str) -> Option<String> {
 
 /// Why a group that the last read left out keeps the Pod, if it does.
 fn unreadable_of(memory: &Memory, keys: &BTreeSet<MemberKey>) -> Option<String> {
-    let unread = keys.iter().find_map(|key| {
-        let error = memory.unreadable.get(&key.group)?;
-        Some((&key.group, error))
+    let mut unreadable = memory.unreadable.iter();
+    let unread = unreadable.find(|(group, _)| {
+        let concerns = keys.iter().any(|key| key.group == **group);
+        concerns || !memory.read_groups.contains(*group)
     });
     unread.map(|(group, error)| format!("group {group} can't be read: {error}"))
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::backoff::{later, pause_after};
+use super::reach::Reach;
 use super::view::View;
 use crate::{
     AdapterError, Applied, Changes, Control, Member, MemberKey, Observation, Presence, Registration,
@@ -17,10 +18,14 @@ pub struct Memory {
     pub(super) members: BTreeMap<MemberKey, Known>,
     /// Groups that the last read left out, each with the reason.
     pub(super) unreadable: BTreeMap<String, AdapterError>,
+    /// Groups that a read has told of. Of a group that was never read, it is not known which Pods have members there.
+    pub(super) read_groups: BTreeSet<String>,
     /// The last failure to read a group.
     pub(super) unreadable_failure: Option<Failure>,
     /// When the last successful read of the members began.
     pub(super) observed: Option<Timestamp>,
+    /// When the first successful read of the members began.
+    pub(super) first_observed: Option<Timestamp>,
     /// Whether something is unknown that only a read can tell.
     pub(super) must_observe: bool,
     /// Number of reads since something changed.
@@ -133,6 +138,22 @@ impl Memory {
         unknown.map(|known| known.member.clone()).collect()
     }
 
+    /// Whether a Pod that should serve does, at all the members that it should have.
+    pub(super) fn serves(&self, view: &View, uid: &str) -> bool {
+        let mut keys = view.planned_keys(uid).into_iter();
+        view.obstacle(uid).is_none() && keys.all(|key| self.serves_at(view, &key))
+    }
+
+    /// Whether a wanted member serves as it should, as far as the last reads and changes tell.
+    pub(super) fn serves_at(&self, view: &View, key: &MemberKey) -> bool {
+        let member = view.wanted.get(key);
+        let known = self.members.get(key);
+        let serves = known.zip(member).is_some_and(|(known, member)| {
+            known.presence == Presence::Serving && known.is_as_wanted(view, member)
+        });
+        serves && !self.unreadable.contains_key(&key.group)
+    }
+
     /// Whether a read has told since the member began to drain whether connections are counted.
     pub(super) fn was_read_since(&self, known: &Known) -> bool {
         let began = known.drains_since.unwrap_or(known.since);
@@ -171,6 +192,7 @@ impl Memory {
         self.unreadable = unreadable.into_iter().collect();
         self.must_observe = false;
         self.observed = Some(began);
+        self.first_observed.get_or_insert(began);
         let mut listed = BTreeSet::new();
         let mut changed = false;
         for registration in observation.registrations {
@@ -183,6 +205,10 @@ impl Memory {
                 changed |= self.note_presence(&key, Presence::Absent, now);
             }
         }
+        let planned = view.planned_members().map(|(key, _)| &key.group);
+        let told = listed.iter().map(|key| &key.group).chain(planned);
+        let told = told.filter(|group| !self.unreadable.contains_key(*group));
+        self.read_groups.extend(told.cloned());
         self.note_absent_pods(view, began);
         self.forget_absent(view);
         self.forget_settled_failures(view);
@@ -241,17 +267,22 @@ impl Memory {
 
     /// Notes which Pods had no member in the last read, which began at `began`.
     fn note_absent_pods(&mut self, view: &View, began: Timestamp) {
+        let reach = Reach::new(self.members.values());
         for (uid, pod) in &mut self.pods {
-            let mut keys = view.planned_keys(uid).into_iter();
+            let mut keys = view.planned_keys(uid);
+            let reaching = reach.members(view, uid);
+            keys.extend(reaching.map(|known| known.member.key.clone()));
+            let mut keys = keys.into_iter();
             let has_ended = view.pods.get(uid).is_some_and(|input| input.ended);
             let is_present = keys.any(|key| {
                 let known = self.members.get(&key);
                 let registered = known.is_some_and(|known| known.presence != Presence::Absent);
                 // Another Pod has the address of a Pod that has ended.
                 let is_other = has_ended && view.wanted.contains_key(&key);
-                self.unreadable.contains_key(&key.group) || registered && !is_other
+                registered && !is_other
             });
-            pod.absent_since = match is_present || began < pod.turned {
+            let is_known = self.unreadable.is_empty() && began >= pod.turned;
+            pod.absent_since = match is_present || !is_known {
                 true => None,
                 false => pod.absent_since.or(Some(began)),
             };

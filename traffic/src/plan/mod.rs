@@ -11,6 +11,7 @@
 //! | `memory` | what is known of the members, and what became of the calls |
 //! | `backoff` | pauses after failures and between reads |
 //! | `next` | the next call, or how long to wait |
+//! | `reach` | which registered members may send requests to a Pod |
 //! | `departure` | how far a member is that should go |
 //! | `marks` | what each Pod's state permits: protect, release or keep |
 //! | `summary` | counts and waiting members, for the status of the employer |
@@ -20,6 +21,7 @@ mod departure;
 mod marks;
 mod memory;
 mod next;
+mod reach;
 mod summary;
 #[cfg(test)]
 mod tests;

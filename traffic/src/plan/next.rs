@@ -108,7 +108,7 @@ impl Open {
                     open.poll |= poll;
                     open.add_due(until);
                 }
-                Departure::Gone => {}
+                Departure::Gone | Departure::Stays => {}
                 Departure::Unknown => open.poll = true,
             }
         }
@@ -183,15 +183,16 @@ impl Open {
         if settings.observes_for_free {
             return None; // the adapter is told of changes
         }
-        let last = memory.last_call.or(memory.observed)?;
+        let observed = memory.observed?;
+        let last = memory.last_call.unwrap_or(observed);
         let poll = self
             .poll
             .then(|| later(last, pause(settings, memory.quiet_reads)));
-        let resync = settings
-            .resync
-            .zip(memory.observed)
-            .map(|(resync, observed)| later(observed, resync));
-        poll.into_iter().chain(resync).min()
+        let resync = settings.resync.map(|resync| later(observed, resync));
+        // A call of a former leader may have been under way at the first read.
+        let confirms = memory.first_observed == Some(observed);
+        let confirmation = confirms.then(|| later(observed, settings.timeout * 2));
+        poll.into_iter().chain(resync).chain(confirmation).min()
     }
 
     /// When something is to be done next, if nothing changes until then.

@@ -46,6 +46,8 @@ pub struct Waiting {
     pub connections: Option<u64>,
     /// When it counts as drained.
     pub until: Option<Timestamp>,
+    /// Whether it must go, but stays until its Pod serves at its other members.
+    pub stays: bool,
     /// Why its last change failed.
     pub error: Option<String>,
 }
@@ -127,13 +129,12 @@ impl Waiting {
     ) -> Waiting {
         let known = memory.members.get(key);
         let on = view.wanted.contains_key(key);
-        let until = match view.settings.control {
+        let leaves = known.filter(|_| !on).map(|known| departure(view, memory, known, now));
+        let until = match (view.settings.control, leaves) {
             _ if on => None,
-            Control::Observes => drained_at(view, memory, uid),
-            _ => known.and_then(|known| match departure(view, memory, known, now) {
-                Departure::Waits { until, .. } => until,
-                _ => None,
-            }),
+            (Control::Observes, _) => drained_at(view, memory, uid),
+            (_, Some(Departure::Waits { until, .. })) => until,
+            _ => None,
         };
         let name = view.pods.get(uid).map(|input| input.pod.id.name.clone());
         Waiting {
@@ -148,6 +149,7 @@ impl Waiting {
             },
             connections: known.and_then(|k| k.connections).map(|(count, _)| count),
             until,
+            stays: leaves == Some(Departure::Stays),
             error: known
                 .and_then(|known| known.failure.as_ref())
                 .map(|failure| failure.error.to_string()),
@@ -166,6 +168,7 @@ impl Display for Waiting {
             (false, Presence::Absent) => "requests may still arrive",
             (false, Presence::Draining { .. }) => "requests may still be open",
             (false, Presence::Unknown) => "it is not known whether traffic is off",
+            _ if self.stays => "traffic stays on, until the Pod serves at its other members,",
             (false, _) => "traffic is still on",
         };
         write!(f, "{state} at {}", self.member)?;

@@ -18,30 +18,56 @@ use crate::{
 
 const DRAIN: Duration = Duration::from_secs(10);
 
-struct Model(Control);
+/// Where an employer wants its Pods: group and port of each member.
+type Shape = Vec<(&'static str, u16)>;
+
+/// The shapes that an employer changes between.
+const SHAPES: [&[(&str, u16)]; 4] = [
+    &[("g", 80)],
+    &[("g", 81)],
+    &[("h", 80)],
+    &[("g", 80), ("h", 80)],
+];
+
+struct Model {
+    control: Control,
+    shape: Shape,
+    /// Whether the adapter refuses the employer as it is now.
+    refuses: bool,
+}
 
 #[async_trait]
 impl Adapter for Model {
     fn settings(&self) -> Settings {
         Settings {
-            control: self.0,
+            control: self.control,
             batch: 3,
             drain_time: DRAIN,
             ..Settings::default()
         }
     }
+    fn check(&self, _: &Employer) -> Result<(), AdapterError> {
+        match self.refuses {
+            true => Err(AdapterError::Permanent("wrong port".to_owned())),
+            false => Ok(()),
+        }
+    }
     fn members(&self, _: &Employer, pod: &Pod) -> Result<Vec<Member>, AdapterError> {
-        let member = |address: &IpAddr| Member {
-            key: MemberKey {
-                group: "g".to_owned(),
+        let places = self.shape.iter();
+        let keys = places.flat_map(|(group, port)| {
+            pod.addresses.iter().map(move |address| MemberKey {
+                group: (*group).to_owned(),
                 address: *address,
-                port: 80,
-            },
+                port: *port,
+            })
+        });
+        let member = |key| Member {
+            key,
             pod: pod.id.clone(),
             weight: 100,
             attributes: BTreeMap::new(),
         };
-        Ok(pod.addresses.iter().map(member).collect())
+        Ok(keys.map(member).collect())
     }
     async fn observe(&self, _: &Employer, _: &[Pod]) -> Result<Observation, AdapterError> {
         Ok(Observation::default())
@@ -81,6 +107,13 @@ struct Entry {
 struct World {
     random: Random,
     control: Control,
+    shape: Shape,
+    refuses: bool,
+    deleting: bool,
+    /// Whether the load balancer tells whose member it has.
+    tells_pods: bool,
+    /// Pods that the cache does not know, although they exist: UIDs.
+    uncached: BTreeSet<String>,
     now: Timestamp,
     pods: BTreeMap<String, PodInput>,
     next_pod: u64,
@@ -98,6 +131,11 @@ impl World {
         World {
             random: Random(seed * 2_654_435_761 + 1),
             control,
+            shape: SHAPES[0].to_vec(),
+            refuses: false,
+            deleting: false,
+            tells_pods: control != Control::Observes && !seed.is_multiple_of(3),
+            uncached: BTreeSet::new(),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
             pods: BTreeMap::new(),
             next_pod: 0,
@@ -110,8 +148,9 @@ impl World {
         }
     }
 
-    fn employer() -> Employer {
+    fn employer(&self) -> Employer {
         Employer {
+            deleting: self.deleting,
             kind: "Service".to_owned(),
             name: "web".to_owned(),
             spec: json!({ "selector": { "app": "web" } }),
@@ -120,12 +159,26 @@ impl World {
     }
 
     fn view(&self) -> View {
-        let pods = self.pods.iter().map(|(uid, input)| PodInput {
+        let cached = |(uid, _): &(&String, &PodInput)| !self.uncached.contains(*uid);
+        let pods = self.pods.iter().filter(cached);
+        let pods = pods.map(|(uid, input)| PodInput {
             protected: self.protected.contains(uid),
             ..input.clone()
         });
-        let pods = pods.collect();
-        View::new(&Model(self.control), &World::employer(), None, pods)
+        let model = Model {
+            control: self.control,
+            shape: self.shape.clone(),
+            refuses: self.refuses,
+        };
+        View::new(&model, &self.employer(), None, pods.collect())
+    }
+
+    /// The API server confirms which of the unknown Pods are gone.
+    fn add_gone(&self, view: &mut View) {
+        let unknown = self.memory.members_of_unknown_pods(view).into_iter();
+        let gone = unknown.map(|member| member.pod.uid);
+        view.gone
+            .extend(gone.filter(|uid| !self.pods.contains_key(uid)));
     }
 
     /// Changes Pods.
@@ -135,6 +188,14 @@ impl World {
             0 => None,
             n => Some(uids[self.random.below(n) as usize].clone()),
         };
+        match self.random.below(24) {
+            0 => self.shape = SHAPES[self.random.below(4) as usize].to_vec(),
+            1 => self.refuses = !self.refuses,
+            2 => self.uncached.clear(),
+            // The load balancer must tell whose member it has, or nobody could know that the Pod exists.
+            3 if self.tells_pods => self.uncached.extend(picked.clone()),
+            _ => {}
+        }
         match (self.random.below(8), picked) {
             (0 | 1, _) | (_, None) if self.pods.len() < 6 => self.add_pod(),
             (2 | 3, Some(uid)) => {
@@ -218,9 +279,7 @@ impl World {
     /// One look, as the leader makes it.
     fn look(&mut self) -> Option<Timestamp> {
         let mut view = self.view();
-        // The API server confirms that unknown Pods are gone.
-        let unknown = self.memory.members_of_unknown_pods(&view);
-        view.gone.extend(unknown.into_iter().map(|m| m.pod.uid));
+        self.add_gone(&mut view);
         self.memory.begin_look(&view, self.now);
         let (mut calls, mut observed) = (0, false);
         let wake = loop {
@@ -230,8 +289,7 @@ impl World {
                     self.memory.begin_call(calls == 0, self.now);
                     let result = self.observe();
                     self.memory.observed(&view, result, self.now, self.now);
-                    let unknown = self.memory.members_of_unknown_pods(&view);
-                    view.gone.extend(unknown.into_iter().map(|m| m.pod.uid));
+                    self.add_gone(&mut view);
                     observed = true;
                 }
                 Next::Apply(changes) => {
@@ -266,21 +324,28 @@ impl World {
             return Err(error);
         }
         let mut observation = Observation::default();
-        for entry in self.entries.values() {
+        let unreadable = match self.faults && self.random.one_in(8) {
+            true => Some(["g", "h"][self.random.below(2) as usize]),
+            false => None,
+        };
+        if let Some(group) = unreadable {
+            let error = AdapterError::Transient("group is busy".to_owned());
+            let unreadable = &mut observation.unreadable_groups;
+            unreadable.push((group.to_owned(), error));
+        }
+        let readable = |entry: &&Entry| unreadable.is_none_or(|group| entry.member.key.group != group);
+        for entry in self.entries.values().filter(readable) {
+            let mut member = entry.member.clone();
+            if !self.tells_pods {
+                member.pod = PodId::default();
+            }
             observation.registrations.push(Registration {
-                member: entry.member.clone(),
+                member,
                 presence: match entry.serving {
                     true => Presence::Serving,
                     false => Presence::Draining { until: None },
                 },
                 connections: Some(entry.connections),
-            });
-        }
-        if self.faults && self.random.one_in(8) {
-            let error = AdapterError::Transient("group is busy".to_owned());
-            return Ok(Observation {
-                registrations: Vec::new(),
-                unreadable_groups: vec![("g".to_owned(), error)],
             });
         }
         Ok(observation)
@@ -345,6 +410,8 @@ impl World {
         for member in off {
             let wanted = view.wanted.get(&member.key);
             assert!(wanted.is_none(), "{member:?} should serve");
+            assert!(view.refused.is_none(), "the employer is refused");
+            self.check_other_member(view, member);
         }
         if self.control == Control::Deregisters {
             assert!(changes.drain.is_empty());
@@ -363,9 +430,28 @@ impl World {
         }
     }
 
+    /// A Pod that should serve does not lose its last member.
+    fn check_other_member(&self, view: &View, member: &Member) {
+        let Some(entry) = self.entries.get(&member.key).filter(|entry| entry.serving) else {
+            return;
+        };
+        let owner = &entry.owner;
+        let unknown = self.uncached.contains(owner) && self.pods.contains_key(owner);
+        assert!(!unknown, "{owner} may serve");
+        let input = self.pods.get(owner).filter(|_| view.serves(owner));
+        let is_at_pod = |member: &Member| {
+            input.is_some_and(|input| input.pod.addresses.contains(&member.key.address))
+        };
+        let at_pod = is_at_pod(member);
+        let mut others = self.entries.values().filter(|e| e.member.key != member.key);
+        let serves = others.any(|other| other.serving && is_at_pod(&other.member));
+        assert!(!at_pod || serves, "{owner} loses its last member");
+    }
+
     fn check_marks(&mut self, view: &View) {
         for (uid, mark) in marks(view, &self.memory, self.now) {
             let input = &self.pods[&uid];
+            assert!(view.refused.is_none() || matches!(mark, Mark::Keep(_)));
             let of_pod = |entry: &&Entry| {
                 let taken = view.wanted.contains_key(&entry.member.key);
                 let may_lag = taken || self.control == Control::Observes;
@@ -380,6 +466,8 @@ impl World {
                     assert!(serves, "{uid} is not on traffic");
                     self.protected.insert(uid);
                 }
+                // Nobody waits for what somebody else does with the members of a deleted employer.
+                Mark::Release if self.deleting && self.control == Control::Observes => {}
                 Mark::Release => {
                     let on: Vec<_> = self.entries.values().filter(of_pod).collect();
                     assert!(on.is_empty(), "{uid} is on traffic: {on:?}");
@@ -397,6 +485,8 @@ impl World {
     /// Without faults and changes, all comes to rest with few calls.
     fn settle(&mut self) {
         self.faults = false;
+        (self.refuses, self.uncached) = (false, BTreeSet::new());
+        self.deleting = self.random.one_in(4);
         self.now += Duration::from_secs(400);
         let before = self.calls;
         for _ in 0..40 {

@@ -1,6 +1,7 @@
 //! What should be: the wanted members, and to whom a member belongs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::{Adapter, AdapterError, Employer, Member, MemberKey, Pod, PodId, Settings};
@@ -36,6 +37,8 @@ pub struct View {
     pub planned: BTreeMap<String, Result<Vec<MemberKey>, AdapterError>>,
     /// A Pod that plans this member: its UID.
     planners: BTreeMap<MemberKey, String>,
+    /// A Pod with this address: its UID.
+    residents: BTreeMap<IpAddr, String>,
     /// Pods whose member is already taken by another Pod: UID, and the name of the other Pod.
     pub shared: BTreeMap<String, String>,
     /// Pods of registered members that are gone for certain: their UIDs.
@@ -65,6 +68,7 @@ impl View {
             wanted: BTreeMap::new(),
             planned: BTreeMap::new(),
             planners: BTreeMap::new(),
+            residents: BTreeMap::new(),
             shared: BTreeMap::new(),
             gone: BTreeSet::new(),
             refused,
@@ -89,6 +93,13 @@ impl View {
             // An address can be used again while the Pod that had it is still stored.
             if !input.ended {
                 planner.clone_from(&uid);
+            }
+        }
+        for address in &input.pod.addresses {
+            let resident = self.residents.entry(*address);
+            let resident = resident.or_insert_with(|| uid.clone());
+            if !input.ended {
+                resident.clone_from(&uid);
             }
         }
         self.planned.insert(uid.clone(), keys.map_err(Clone::clone));
@@ -134,12 +145,22 @@ impl View {
         self.pods.get(uid).is_some_and(|input| input.protected)
     }
 
-    /// The Pod behind a registered member: the one that the load balancer names, or else one that plans it.
+    /// The Pod behind a registered member: the one that the load balancer names, or else one that plans it, or else one
+    /// that has its address, because the port of an employer can change.
     pub fn pod_behind(&self, member: &Member) -> Option<&PodInput> {
+        let planner = || self.planners.get(&member.key);
+        let resident = || self.residents.get(&member.key.address);
         match member.pod.uid.as_str() {
-            "" => self.pods.get(self.planners.get(&member.key)?),
+            "" => self.pods.get(planner().or_else(resident)?),
             uid => self.pods.get(uid),
         }
+    }
+
+    /// Whether a Pod other than this one plans a member.
+    pub fn is_of_another(&self, key: &MemberKey, uid: &str) -> bool {
+        self.planners
+            .get(key)
+            .is_some_and(|planner| planner != uid)
     }
 
     /// All planned members, each with its Pod.
