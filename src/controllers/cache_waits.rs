@@ -19,10 +19,18 @@ const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The positions of etcd at the first reconcile of a controller in this term, read once. Everything that a former
 /// leader wrote is at or below these positions.
-#[derive(Default)]
 pub struct TermStart {
+    /// The watched paths whose caches must be current.
+    paths: Vec<&'static str>,
     positions: OnceCell<StartPositions>,
     caught_up: OnceCell<()>,
+}
+
+impl Default for TermStart {
+    /// For the caches of CollaSets, PodDecorations, OperationJobs and their objects.
+    fn default() -> TermStart {
+        TermStart::for_paths(cache_positions::workload_paths())
+    }
 }
 
 struct StartPositions {
@@ -31,6 +39,15 @@ struct StartPositions {
 }
 
 impl TermStart {
+    /// For the caches of these watched paths.
+    pub fn for_paths(paths: Vec<&'static str>) -> TermStart {
+        TermStart {
+            paths,
+            positions: OnceCell::new(),
+            caught_up: OnceCell::new(),
+        }
+    }
+
     /// As [`Self::wait_caught_up`]. If the caches are behind, the key is tried again.
     pub async fn wait_until_current(
         &self,
@@ -44,8 +61,7 @@ impl TermStart {
         })
     }
 
-    /// Waits until the caches of CollaSets, PodDecorations and their objects contain the writes of a former leader.
-    /// Returns the position that the Pod cache must reach for the same.
+    /// Waits until the caches contain the writes of a former leader. Returns the position that the Pod cache must reach for the same.
     ///
     /// # Errors
     /// If a position can't be read, or a cache does not reach its position in time.
@@ -59,7 +75,12 @@ impl TermStart {
             let registry = &context.watch_registry;
             Ok(StartPositions {
                 pod_position: store.read_present_position(namespace).await?,
-                cache_positions: cache_positions::read_positions(&context.client, registry).await?,
+                cache_positions: cache_positions::read_positions(
+                    &context.client,
+                    registry,
+                    &self.paths,
+                )
+                .await?,
             })
         };
         // The positions are read once, even if the API server is slow: a position that is read again moves on, and the
@@ -72,7 +93,8 @@ impl TermStart {
         let caught_up = self.caught_up.get_or_try_init(catch_up).await;
         caught_up.with_context(|| {
             format!(
-                "the caches of CollaSets and their objects have not reached the writes of the former leader after {CATCH_UP_TIMEOUT:?}"
+                "the caches of {} have not reached the writes of the former leader after {CATCH_UP_TIMEOUT:?}",
+                self.paths.join(", ")
             )
         })?;
         Ok(start.pod_position)

@@ -160,11 +160,24 @@ fn enqueue_employers_of(
         for employer in context.traffic.employers.selecting(namespace, &pod) {
             queues.traffic.add(employer.name.clone());
         }
-        for employer in pod_marks::marking_employers(&pod) {
+        // Whoever may write the Pod can write thousands of names. Those that are left out are next when the marks of the
+        // first ones have been removed.
+        let employers = &context.traffic.employers;
+        let marking = pod_marks::marking_employers(&pod);
+        let (known, unknown): (Vec<_>, Vec<_>) = marking
+            .into_iter()
+            .partition(|employer| employers.get(employer).is_some());
+        for employer in known
+            .into_iter()
+            .chain(unknown.into_iter().take(UNKNOWN_EMPLOYERS))
+        {
             queues.traffic.add(employer);
         }
     }
 }
+
+/// Of the employers that a Pod names and that no cache has, so many are looked at for each change of the Pod.
+const UNKNOWN_EMPLOYERS: usize = 16;
 
 /// Enqueues the CollaSets that include a Pod without a controller, or may adopt it.
 fn enqueue_including_sets(

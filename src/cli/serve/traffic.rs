@@ -6,12 +6,14 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use traffic::Adapter;
 
 use crate::cli::adapter_types::{ALIBABA_SLB, AdapterTypes};
 use crate::cli::args::ServeArgs;
 use crate::cluster::traffic::Traffic;
 use crate::cluster::traffic::adapters::{Adapters, NamedAdapter};
 use crate::cluster::traffic::endpoints::{self, EndpointsAdapter};
+use crate::cluster::traffic::guarded::Guarded;
 use crate::cluster::traffic::slices::Slices;
 
 /// The value of `default` for which employers that name no adapter are not managed.
@@ -82,6 +84,10 @@ fn read_config(path: &Path) -> anyhow::Result<TrafficConfig> {
     parsed.with_context(|| format!("--traffic-config: {name} is not a valid configuration"))
 }
 
+fn guarded(adapter: Arc<dyn Adapter>) -> Arc<Guarded> {
+    Arc::new(Guarded::new(adapter))
+}
+
 fn adapters(
     config: TrafficConfig,
     types: &AdapterTypes,
@@ -89,7 +95,7 @@ fn adapters(
 ) -> anyhow::Result<Adapters> {
     let mut all = vec![NamedAdapter {
         name: endpoints::NAME.to_owned(),
-        adapter: Arc::new(EndpointsAdapter(Arc::clone(slices))),
+        adapter: guarded(Arc::new(EndpointsAdapter(Arc::clone(slices)))),
         namespaces: None,
     }];
     for (index, adapter) in config.adapters.into_iter().enumerate() {
@@ -110,7 +116,7 @@ fn adapters(
         let made = make(adapter.settings).map_err(anyhow::Error::msg);
         all.push(NamedAdapter {
             name: adapter.name,
-            adapter: made.with_context(|| format!("{field}.settings"))?,
+            adapter: guarded(made.with_context(|| format!("{field}.settings"))?),
             namespaces: adapter.namespaces.map(|names| names.into_iter().collect()),
         });
     }

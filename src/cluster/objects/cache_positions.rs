@@ -1,4 +1,4 @@
-//! Tells when the caches of CollaSets, their objects, PodDecorations and OperationJobs have reached a position.
+//! Tells when caches have reached the present position of etcd.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::cluster::list_position::{self, PositionError};
 use crate::cluster::request_path;
 use crate::cluster::watch_health::{WatchHealth, WatchRegistry};
 
-/// A position for each cache of CollaSets, their objects, PodDecorations and OperationJobs.
+/// A position for each of some caches.
 pub struct CachePositions(Vec<(Arc<WatchHealth>, u64)>);
 
 impl CachePositions {
@@ -27,23 +27,28 @@ impl CachePositions {
     }
 }
 
-/// Reads the present positions from etcd.
-///
-/// # Errors
-/// If a position cannot be read.
-pub async fn read_positions(
-    client: &Client,
-    watch_registry: &WatchRegistry,
-) -> Result<CachePositions, PositionError> {
-    let paths = [
+/// The watched paths of CollaSets, their objects, PodDecorations and OperationJobs.
+pub fn workload_paths() -> Vec<&'static str> {
+    vec![
         CollaSetObject::KIND.path(),
         RevisionObject::KIND.path(),
         PvcObject::KIND.path(),
         ResourceContextObject::KIND.path(),
         DecorationObject::KIND.path(),
         JobObject::KIND.path(),
-    ];
-    let read_position = |path| async move {
+    ]
+}
+
+/// Reads the present positions of these paths from etcd. A path that is not watched is left out.
+///
+/// # Errors
+/// If a position cannot be read.
+pub async fn read_positions(
+    client: &Client,
+    watch_registry: &WatchRegistry,
+    paths: &[&'static str],
+) -> Result<CachePositions, PositionError> {
+    let read_position = async |path: &&'static str| {
         let Some(health) = watch_registry.find_by_path(path) else {
             return Ok::<_, PositionError>(None); // this kind is not watched
         };
@@ -55,6 +60,6 @@ pub async fn read_positions(
         .await?;
         Ok(Some((health, at)))
     };
-    let all = futures::future::try_join_all(paths.map(read_position)).await?;
+    let all = futures::future::try_join_all(paths.iter().map(read_position)).await?;
     Ok(CachePositions(all.into_iter().flatten().collect()))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use traffic::{Adapter, Employer, EmployerKind};
 
+use super::guarded::Guarded;
 use crate::api::keys;
 
 /// An adapter with its name, and who may use it.
@@ -13,7 +14,7 @@ pub struct NamedAdapter {
     /// The name by which employers choose it.
     pub name: String,
     /// The adapter.
-    pub adapter: Arc<dyn Adapter>,
+    pub adapter: Arc<Guarded>,
     /// The namespaces whose employers may use it. `None`: all.
     pub namespaces: Option<BTreeSet<String>>,
 }
@@ -99,7 +100,8 @@ impl Adapters {
     /// else the default. `None` if there is none.
     ///
     /// # Errors
-    /// If the annotation names an adapter that does not exist, or that may not manage this employer.
+    /// If the annotation names an adapter that does not exist, or that may not manage this employer, or if an adapter
+    /// panics.
     pub fn choose(
         &self,
         kind: &EmployerKind,
@@ -123,9 +125,14 @@ impl Adapters {
                 )
             });
         }
-        let claimed = usable().find(|named| named.adapter.claims(employer));
+        for named in usable() {
+            let claims = named.adapter.claims_employer(employer);
+            if claims.map_err(|error| format!("adapter {}: {error}", named.name))? {
+                return Ok(Some(named));
+            }
+        }
         let default = || usable().find(|named| Some(&named.name) == self.default.as_ref());
-        Ok(claimed.or_else(default))
+        Ok(default())
     }
 
     fn names(&self) -> String {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use traffic::EmployerKind;
+use traffic::{Adapter, EmployerKind};
 
 use super::adapters::{Adapters, NamedAdapter};
 use super::employer_object::{EmployerObject, EmployerState};
@@ -23,6 +23,8 @@ pub struct Employers {
 pub struct KindCache {
     /// The kind.
     pub kind: EmployerKind,
+    /// The path that is watched.
+    pub path: &'static str,
     objects: ObjectCache<CachedEmployer>,
     listed: watch::Sender<bool>,
 }
@@ -47,8 +49,11 @@ impl Employers {
     /// Empty caches of these kinds.
     pub fn new(kinds: BTreeSet<EmployerKind>) -> Employers {
         let caches = kinds.into_iter().map(|kind| {
+            let path = format!("{}/{}", kind.api_path(), kind.plural);
             let cache = KindCache {
                 kind: kind.clone(),
+                // The kinds come from the configuration, once in the life of the process.
+                path: Box::leak(path.into_boxed_str()),
                 objects: ObjectCache::default(),
                 listed: watch::Sender::new(false),
             };
@@ -170,15 +175,21 @@ impl KindCache {
         }
         let name = self.name_of(&key);
         let state = object.into_state(&self.kind);
-        let adapter = adapters.choose(&self.kind, &state.employer);
-        let chosen = adapter.as_ref().ok().copied().flatten();
-        let selector = chosen.and_then(|named| named.adapter.selector(&state.employer));
+        let chosen = adapters.choose(&self.kind, &state.employer);
+        let mut adapter = chosen.map(Option::<&NamedAdapter>::cloned);
+        let mut selector = None;
+        if let Ok(Some(named)) = &adapter {
+            match named.adapter.selected_labels(&state.employer) {
+                Ok(labels) => selector = labels,
+                Err(error) => adapter = Err(format!("adapter {}: {error}", named.name)),
+            }
+        }
         let cached = CachedEmployer {
             finalizer: name.finalizer(),
             name,
             managed,
             selector: selector.unwrap_or_default(),
-            adapter: adapter.map(Option::<&NamedAdapter>::cloned),
+            adapter,
             state,
         };
         (key, Some(cached))

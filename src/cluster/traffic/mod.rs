@@ -3,6 +3,7 @@
 //! | File | What it has |
 //! |---|---|
 //! | `adapters` | the adapters of this server, and which of them manages an employer |
+//! | `guarded` | keeps a panic of an adapter to the employer that caused it |
 //! | `employer_object` | the JSON form of an employer |
 //! | `employers` | the cache of employers |
 //! | `slices` | the cache of EndpointSlices |
@@ -14,6 +15,7 @@ pub mod counters;
 mod employer_object;
 pub mod employers;
 pub mod endpoints;
+pub mod guarded;
 pub mod slices;
 
 use std::sync::Arc;

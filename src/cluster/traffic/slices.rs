@@ -8,6 +8,8 @@ use tokio::sync::watch;
 
 use crate::cluster::objects::{ObjectCache, ObjectKey};
 
+/// The path that is watched.
+pub const WATCH_PATH: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 /// The label by which a slice names its Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 

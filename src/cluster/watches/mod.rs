@@ -23,7 +23,7 @@ use super::objects::{
     CachedKind, CollaSetObject, DecorationObject, JobObject, PvcObject, ResourceContextObject,
     RevisionObject,
 };
-use super::traffic::slices::SliceObject;
+use super::traffic::slices::{self, SliceObject};
 use super::traffic::{EmployerObject, Traffic, endpoints};
 use super::watch::{self, CatchUpSignal, Source, WatchSink};
 use super::watch_health::MonitoredSink;
@@ -106,22 +106,19 @@ pub fn start_traffic_watches(
         supervisor,
     };
     for cache in traffic.employers.kinds() {
-        let kind = &cache.kind;
-        // The kinds come from the configuration, once in the life of the process.
-        let path = Box::leak(format!("{}/{}", kind.api_path(), kind.plural).into_boxed_str());
         let sink = EmployerSink {
             caches: caches.clone(),
             traffic: Arc::clone(traffic),
-            kind: kind.kind.clone(),
+            kind: cache.kind.kind.clone(),
         };
-        start.add_watch::<EmployerObject, _>(Source::from_path(path), sink);
+        start.add_watch::<EmployerObject, _>(Source::from_path(cache.path), sink);
     }
     if traffic.adapters.get(endpoints::NAME).is_some() {
         let sink = SliceSink {
             caches: caches.clone(),
             traffic: Arc::clone(traffic),
         };
-        let source = Source::from_path("/apis/discovery.k8s.io/v1/endpointslices");
+        let source = Source::from_path(slices::WATCH_PATH);
         start.add_watch::<SliceObject, _>(source, sink);
     }
 }

@@ -18,6 +18,7 @@ use crate::cluster::traffic::EmployerObject;
 use crate::cluster::traffic::employers::{CachedEmployer, is_clean_finalizer};
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::standard_conditions::set_condition;
+use crate::domain::traffic::adapter_in_use::AdapterInUse;
 use crate::domain::traffic::names::EmployerName;
 use crate::domain::traffic::report::EmployerReport;
 
@@ -29,13 +30,12 @@ pub fn is_prepared(employer: &CachedEmployer, adapter: &str) -> bool {
     let finalizers = employer.state.finalizers.iter();
     let ours: Vec<_> = finalizers.filter(|f| is_clean_finalizer(f)).collect();
     let annotations = &employer.state.employer.annotations;
-    let in_use = annotations.get(keys::CONSIST_ADAPTER_IN_USE);
-    let first = in_use.and_then(|names| names.split(',').next());
+    let present = AdapterInUse::of(annotations).present();
     let records = keys::CONSIST_RECORDS.iter();
     let has_records = records
         .into_iter()
         .any(|key| annotations.contains_key(*key));
-    ours == [keys::CLEAN_FINALIZER] && first == Some(adapter) && !has_records
+    ours == [keys::CLEAN_FINALIZER] && present == Some(adapter) && !has_records
 }
 
 /// Whether the stored report is this one.
@@ -49,12 +49,13 @@ pub fn is_reported(employer: &CachedEmployer, report: &EmployerReport) -> bool {
 }
 
 impl TrafficController {
-    /// Gives an employer the finalizer, and records its adapter. Returns the employer as it is stored then.
+    /// Gives an employer the finalizer, and records its adapter. Returns the employer as it is stored then; `None` if the
+    /// API server has stored something else.
     pub(super) async fn prepare(
         &self,
         employer: &CachedEmployer,
         adapter: &str,
-    ) -> Result<Arc<CachedEmployer>, ReconcileOutcome> {
+    ) -> Result<Option<Arc<CachedEmployer>>, ReconcileOutcome> {
         let others = employer
             .state
             .finalizers
@@ -62,18 +63,11 @@ impl TrafficController {
             .filter(|f| !is_clean_finalizer(f));
         let mut finalizers: Vec<_> = others.map(String::as_str).collect();
         finalizers.push(keys::CLEAN_FINALIZER);
-        let former = employer
-            .state
-            .employer
-            .annotations
-            .get(keys::CONSIST_ADAPTER_IN_USE);
-        let former = former.into_iter().flat_map(|names| names.split(','));
-        let former = former.filter(|name| !name.is_empty() && *name != adapter);
-        let in_use: Vec<_> = std::iter::once(adapter).chain(former).collect();
+        let in_use = AdapterInUse::of(&employer.state.employer.annotations);
         let mut annotations = no_records();
         annotations.insert(
             keys::CONSIST_ADAPTER_IN_USE.to_owned(),
-            json!(in_use.join(",")),
+            json!(in_use.moved_to(adapter)),
         );
         let metadata = json!({ "finalizers": finalizers, "annotations": annotations });
         self.patch(
@@ -84,8 +78,10 @@ impl TrafficController {
         )
         .await?;
         let stored = self.context.traffic.employers.get(&employer.name);
-        let stored = stored.filter(|stored| is_prepared(stored, adapter));
-        stored.ok_or(ReconcileOutcome::Retry)
+        let Some(stored) = stored else {
+            return Err(ReconcileOutcome::Done); // it is gone, or has given up its traffic
+        };
+        Ok(Some(stored).filter(|stored| is_prepared(stored, adapter)))
     }
 
     /// Forgets former adapters: those whose members have all been removed, or that can't be asked. Whoever may write the
@@ -95,12 +91,8 @@ impl TrafficController {
         employer: &CachedEmployer,
         forgets: impl Fn(&str) -> bool,
     ) -> Result<(), ReconcileOutcome> {
-        let annotations = &employer.state.employer.annotations;
-        let names = annotations.get(keys::CONSIST_ADAPTER_IN_USE);
-        let mut names = names.into_iter().flat_map(|names| names.split(','));
-        let present = names.next(); // the first name is the present adapter
-        let left: Vec<_> = present.into_iter().chain(names.filter(|name| !forgets(name))).collect();
-        let annotations = json!({ (keys::CONSIST_ADAPTER_IN_USE): left.join(",") });
+        let in_use = AdapterInUse::of(&employer.state.employer.annotations);
+        let annotations = json!({ (keys::CONSIST_ADAPTER_IN_USE): in_use.without(forgets) });
         let body = json!({ "metadata": { "annotations": annotations } });
         self.patch(employer, "forget the former adapter", None, body)
             .await

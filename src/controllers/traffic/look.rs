@@ -10,18 +10,19 @@ use jiff::Timestamp;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 use traffic::plan::{Mark, Memory, Next, Summary, View, marks, next_call};
-use traffic::{AdapterError, Applied, Changes, Control, Employer};
+use traffic::{Adapter, AdapterError, Applied, Changes, Control, Employer};
 
 use super::super::ControllerContext;
-use super::super::api_calls::read_whole_pod;
-use super::call_limits::CallLimits;
+use super::call_limits::{CallLimits, CallPermit};
 use super::drain_time;
 use super::mark_writes::{self, MarkResult};
 use super::pods::{self, UnknownPods};
 use super::watched_pods::WatchedPods;
 use crate::api::keys;
+use crate::cluster::objects::cache_positions;
 use crate::cluster::traffic::adapters::NamedAdapter;
 use crate::cluster::traffic::employers::CachedEmployer;
+use crate::cluster::traffic::slices;
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::pod::Pod;
 use crate::domain::traffic::pod_input::pod_input;
@@ -30,6 +31,8 @@ use crate::ledger::store::Uid;
 
 /// The pause before a write that failed is tried again. It doubles with each failure in a row, up to 32 s.
 const WRITE_RETRY: Duration = Duration::from_secs(1);
+/// The pause before a Pod that can't be read is read again.
+const UNREADABLE_RETRY: Duration = Duration::from_secs(30);
 /// The shortest pause between two looks.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 
@@ -67,6 +70,19 @@ impl LookResult {
             is_clean,
         }
     }
+
+    /// The result of a look that did nothing, because a Pod can't be read, so that nothing is known of its addresses.
+    fn of_unreadable_pod(name: &str) -> LookResult {
+        let error = format!(
+            "Pod {name} can't be read, so nothing changes until it is gone or can be read; the log of the server says \
+             what is wrong with it"
+        );
+        let mut result = LookResult::with_clean(false);
+        result.wake = Some(UNREADABLE_RETRY);
+        result.summary.pending = 1;
+        result.summary.last_error = Some(error);
+        result
+    }
 }
 
 impl Look<'_> {
@@ -80,11 +96,8 @@ impl Look<'_> {
         let name = &self.employer.name;
         let mut pods = pods::pods_of(self.context, self.employer);
         marked.retain(|uid, _| !pods.contains_key(uid));
-        for pod in pods.values_mut().filter(|pod| !pod.is_readable()) {
-            // The cache keeps only the metadata of a Pod that is too large.
-            if let Some(whole) = read_whole_pod(self.context, Arc::clone(pod)).await? {
-                *pod = whole;
-            }
+        if let Some(unreadable) = pods::read_whole_pods(self.context, &mut pods).await? {
+            return Ok(LookResult::of_unreadable_pod(&unreadable));
         }
         let (lost, unread) = pods::read_lost_pods(self.context, name, marked).await?;
         for pod in lost {
@@ -100,7 +113,11 @@ impl Look<'_> {
             summary.last_error.get_or_insert(error);
         }
         let written = match self.marks {
-            true => self.write_marks(&view, &pods, memory).await,
+            true => {
+                let marks = self.permitted_marks(&view, memory);
+                summary.add_held(&view, &marks);
+                self.write_marks(&view, &pods, memory, &marks).await
+            }
             false => MarkResult::default(),
         };
         if let Some(error) = written.error {
@@ -165,9 +182,10 @@ impl Look<'_> {
                 };
                 return Ok(until.map(pause));
             }
-            if let Err(wait) = self.take_call(view) {
-                return Ok(Some(wait.max(MIN_PAUSE)));
-            }
+            let _permit = match self.take_call(view) {
+                Ok(permit) => permit,
+                Err(wait) => return Ok(Some(wait.max(MIN_PAUSE))),
+            };
             memory.begin_call(calls == 0, now);
             match next {
                 Next::Observe => {
@@ -187,23 +205,43 @@ impl Look<'_> {
         }
     }
 
-    fn take_call(&self, view: &View) -> Result<(), Duration> {
+    fn take_call(&self, view: &View) -> Result<Option<CallPermit>, Duration> {
         if view.settings.observes_for_free {
-            return Ok(());
+            return Ok(None);
         }
-        let per_second = view.settings.calls_per_second;
-        self.limits
-            .take(&self.named.name, per_second, Instant::now())
+        let (adapter, per_second) = (&self.named.name, view.settings.calls_per_second);
+        let taken = self
+            .limits
+            .take(adapter, &self.employer.name, per_second, Instant::now());
+        taken.map(Some)
     }
 
     async fn observe(&self, view: &View, memory: &mut Memory, began: Timestamp) {
         let pods: Vec<_> = view.pods.values().map(|input| input.pod.clone()).collect();
-        let call = self.named.adapter.observe(&self.seen, &pods);
-        let result = self.bounded(view, call).await.and_then(|result| result);
+        let observed = async {
+            if view.settings.observes_for_free && memory.must_read_since_turn(view) {
+                self.wait_for_slices().await?;
+            }
+            self.named.adapter.observe(&self.seen, &pods).await
+        };
+        let result = self.bounded(view, observed).await.and_then(|result| result);
         if !view.settings.observes_for_free {
             self.count("observe", result.as_ref().err());
         }
         memory.observed(view, result, began, self.now());
+    }
+
+    /// Waits until the cache has the EndpointSlices as they are now. The cache can be older than a Pod that has just
+    /// turned, and then tells what was true before the Pod was on traffic.
+    async fn wait_for_slices(&self) -> Result<(), AdapterError> {
+        let registry = &self.context.watch_registry;
+        let paths = [slices::WATCH_PATH];
+        let positions = cache_positions::read_positions(&self.context.client, registry, &paths);
+        let positions = positions.await.map_err(|error| {
+            AdapterError::Transient(format!("the EndpointSlices can't be read: {error}"))
+        })?;
+        positions.wait_reached().await;
+        Ok(())
     }
 
     async fn apply(&self, view: &View, memory: &mut Memory, changes: &Changes) {
@@ -298,14 +336,9 @@ impl Look<'_> {
         }
     }
 
-    async fn write_marks(
-        &self,
-        view: &View,
-        pods: &BTreeMap<String, Arc<Pod>>,
-        memory: &Memory,
-    ) -> MarkResult {
-        let now = self.now();
-        let mut marks = marks(view, memory, now);
+    /// What the plan permits for each Pod, by UID.
+    fn permitted_marks(&self, view: &View, memory: &Memory) -> BTreeMap<String, Mark> {
+        let mut marks = marks(view, memory, self.now());
         if self.hold {
             for mark in marks.values_mut().filter(|mark| **mark == Mark::Release) {
                 let reason =
@@ -313,9 +346,19 @@ impl Look<'_> {
                 *mark = Mark::Keep(reason.to_owned());
             }
         }
-        let planned = (view, memory, &marks);
+        marks
+    }
+
+    async fn write_marks(
+        &self,
+        view: &View,
+        pods: &BTreeMap<String, Arc<Pod>>,
+        memory: &Memory,
+        marks: &BTreeMap<String, Mark>,
+    ) -> MarkResult {
+        let planned = (view, memory, marks);
         let name = &self.employer.name;
-        let result = mark_writes::write_marks(self.context, name, pods, planned, now).await;
+        let result = mark_writes::write_marks(self.context, name, pods, planned, self.now()).await;
         let counters = &self.context.traffic.counters;
         for took in &result.drained {
             counters.observe_drained(&self.named.name, *took);

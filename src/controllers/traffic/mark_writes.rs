@@ -71,6 +71,11 @@ pub async fn write_marks(
     while let Some((pod, wanted, written)) = writes.next().await {
         let had = PodMarks::of(employer, pod);
         match written {
+            // A webhook has changed the marks in the same write.
+            Ok(stored) if pod_marks::change(employer, &stored, wanted).is_some() => {
+                result.failed = true;
+                result.error = Some(error_text(RequestError::not_as_written(&pod.metadata.name)));
+            }
             Ok(_) => {
                 let turned = memory.turned_at(&pod.metadata.uid);
                 let took = turned.map(|turned| now.duration_since(turned).unsigned_abs());

@@ -5,6 +5,7 @@
 //! | File | Purpose |
 //! |---|---|
 //! | `look` | one look at an employer: calls the adapter until nothing is to be called now |
+//! | `moves` | moves of employers from one adapter to another |
 //! | `call_limits` | bounds the calls of each adapter |
 //! | `pods` | the Pods of an employer, and those that are gone |
 //! | `mark_writes` | writes the marks of Pods |
@@ -15,6 +16,7 @@ mod call_limits;
 mod employer_writes;
 mod look;
 mod mark_writes;
+mod moves;
 mod pods;
 mod watched_pods;
 
@@ -25,7 +27,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
-use traffic::plan::Memory;
+use traffic::plan::{LISTED, Memory};
 use traffic::{Adapter, Employer};
 
 use super::ControllerContext;
@@ -33,6 +35,7 @@ use super::cache_waits::{TermStart, UNSYNCED_RETRY, wait_for_pod_cache};
 use crate::api::keys;
 use crate::cluster::traffic::adapters::NamedAdapter;
 use crate::cluster::traffic::employers::CachedEmployer;
+use crate::cluster::traffic::slices;
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::traffic::names::EmployerName;
 use crate::domain::traffic::report::EmployerReport;
@@ -46,7 +49,8 @@ pub struct TrafficController {
     memories: Mutex<HashMap<EmployerName, EmployerMemory>>,
     limits: CallLimits,
     watched: Arc<WatchedPods>,
-    term_start: TermStart,
+    /// By kind of employers, so that a kind that can't be listed does not stop the others.
+    term_starts: HashMap<String, TermStart>,
 }
 
 /// What is remembered of an employer between two looks.
@@ -70,12 +74,16 @@ struct EmployerMemory {
 impl TrafficController {
     /// Creates the controller of one term.
     pub fn new(context: Arc<ControllerContext>, watched: Arc<WatchedPods>) -> Arc<Self> {
+        let starts = context.traffic.employers.kinds().map(|cache| {
+            let paths = vec![cache.path, slices::WATCH_PATH];
+            (cache.kind.kind.clone(), TermStart::for_paths(paths))
+        });
         Arc::new(TrafficController {
+            term_starts: starts.collect(),
             context,
             memories: Mutex::default(),
             limits: CallLimits::default(),
             watched,
-            term_start: TermStart::default(),
         })
     }
 
@@ -85,7 +93,7 @@ impl TrafficController {
             return ReconcileOutcome::Done; // an employer of a program that is not this one
         };
         if !cache.is_listed() {
-            return ReconcileOutcome::After(UNSYNCED_RETRY);
+            return ReconcileOutcome::After(UNLISTED_RETRY); // the log says why the watch fails
         }
         match self.reconcile_listed(&name).await {
             Ok(outcome) | Err(outcome) => outcome,
@@ -96,9 +104,10 @@ impl TrafficController {
         &self,
         name: &EmployerName,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
-        let position = self
-            .term_start
-            .wait_until_current(&self.context, &name.namespace);
+        let Some(start) = self.term_starts.get(&name.kind) else {
+            return Ok(ReconcileOutcome::Done);
+        };
+        let position = start.wait_until_current(&self.context, &name.namespace);
         wait_for_pod_cache(&self.context, position.await?).await?;
         let mut memory = self.memories.lock().remove(name).unwrap_or_default();
         let outcome = self.look_or_release(name, &mut memory).await;
@@ -132,7 +141,7 @@ impl TrafficController {
                     self.look_at(&employer, &named, Some(error), memory).await
                 }
                 None if deleting => {
-                    if let Some(former) = adapter_in_use(&employer) {
+                    if let Some(former) = moves::in_use(&employer).present() {
                         self.report_left_members(&employer, former);
                     }
                     self.release_employer(&employer, memory).await
@@ -160,10 +169,13 @@ impl TrafficController {
             if !self.may_prepare(&employer, &chosen.name) {
                 return self.retire_unknown(&employer, chosen, memory).await;
             }
-            employer = self.prepare(&employer, &chosen.name).await?;
+            employer = match self.prepare(&employer, &chosen.name).await? {
+                Some(prepared) => prepared,
+                None => return self.report_unprepared(&employer, chosen, memory).await,
+            };
         }
-        let former = former_adapter(&employer, &chosen.name);
-        let former_is_clean = match &former {
+        let former = moves::in_use(&employer).former(&chosen.name);
+        let former_is_clean = match former {
             Some(former) if deleting || memory.settled => {
                 self.retire(&employer, former, memory).await?
             }
@@ -181,7 +193,7 @@ impl TrafficController {
         let of_former = former_is_clean.summary;
         result.summary.draining += of_former.draining;
         result.summary.waiting.extend(of_former.waiting);
-        result.summary.waiting.truncate(10);
+        result.summary.waiting.truncate(LISTED);
         let error = of_former.last_error;
         let error = error.map(|error| format!("the adapter that managed it before: {error}"));
         result.summary.last_error = result.summary.last_error.or(error);
@@ -201,6 +213,25 @@ impl TrafficController {
         let later = self.report_paced(&employer, &report, memory).await?;
         let wake = result.wake.into_iter().chain(later).min();
         Ok(wake.map_or(ReconcileOutcome::Done, ReconcileOutcome::After))
+    }
+
+    /// The finalizer of an employer is gone in the moment in which it is written. Without it, the employer could go
+    /// before its members.
+    async fn report_unprepared(
+        &self,
+        employer: &CachedEmployer,
+        chosen: &NamedAdapter,
+        memory: &mut EmployerMemory,
+    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        let error = format!(
+            "the finalizer {} and the annotation {} are not stored as they are written; find the mutating webhook or \
+             MutatingAdmissionPolicy that changes this object",
+            keys::CLEAN_FINALIZER,
+            keys::CONSIST_ADAPTER_IN_USE
+        );
+        let report = EmployerReport::of_error(&chosen.name, &error);
+        self.report_paced(employer, &report, memory).await?;
+        Ok(ReconcileOutcome::After(UNPREPARED_RETRY))
     }
 
     /// One look at the members of one adapter. `retires` says that all its members should go, and `hold` that no Pod may
@@ -229,75 +260,6 @@ impl TrafficController {
         };
         look.run(plan, &mut memory.marked, &mut memory.failed_writes)
             .await
-    }
-
-    /// The adapter that may have registered members, if it is still configured.
-    fn adapter_in_use(&self, employer: &CachedEmployer) -> Option<NamedAdapter> {
-        let named = self.usable(employer, adapter_in_use(employer)?);
-        named.cloned()
-    }
-
-    /// The adapter with this name. Whoever may write the employer can write any name into its annotation.
-    fn usable(&self, employer: &CachedEmployer, name: &str) -> Option<&NamedAdapter> {
-        let EmployerName {
-            kind, namespace, ..
-        } = &employer.name;
-        self.context.traffic.adapters.usable(name, kind, namespace)
-    }
-
-    /// Whether another adapter can take over: the former one is known here, or there is none.
-    fn may_prepare(&self, employer: &CachedEmployer, chosen: &str) -> bool {
-        let former = adapter_in_use(employer).filter(|name| *name != chosen);
-        former.is_none_or(|name| self.usable(employer, name).is_some())
-    }
-
-    /// The former adapter is not configured any more, so that its members can't be removed.
-    async fn retire_unknown(
-        &self,
-        employer: &CachedEmployer,
-        chosen: &NamedAdapter,
-        memory: &mut EmployerMemory,
-    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
-        let key = keys::CONSIST_ADAPTER_IN_USE;
-        let former = adapter_in_use(employer).unwrap_or_default();
-        let error = format!(
-            "adapter {former} may have registered members and is not configured any more; configure it again until it \
-             has removed them, or remove the annotation {key} to leave them"
-        );
-        let report = EmployerReport::of_error(&chosen.name, &error);
-        let later = self.report_paced(employer, &report, memory).await?;
-        Ok(later.map_or(ReconcileOutcome::Done, ReconcileOutcome::After))
-    }
-
-    /// Removes the members of the adapter that managed the employer before, now that the present one serves. Until they
-    /// are removed, no Pod is released.
-    async fn retire(
-        &self,
-        employer: &CachedEmployer,
-        former: &str,
-        memory: &mut EmployerMemory,
-    ) -> Result<LookResult, ReconcileOutcome> {
-        let Some(named) = self.usable(employer, former).cloned() else {
-            warn!(
-                former,
-                "an adapter that may have registered members is not configured; they stay registered"
-            );
-            self.report_left_members(employer, former);
-            let usable = |name: &str| self.usable(employer, name).is_some();
-            self.forget_formers(employer, |name| !usable(name)).await?;
-            return Ok(LookResult::with_clean(true));
-        };
-        let mut plan = memory.plans.remove(former).unwrap_or_default();
-        let looked = self
-            .look(employer, &named, &mut plan, (true, false), memory)
-            .await;
-        memory.plans.insert(former.to_owned(), plan);
-        let retired = looked?;
-        if retired.is_clean && !employer.state.employer.deleting {
-            memory.plans.remove(former);
-            self.forget_formers(employer, |name| name == former).await?;
-        }
-        Ok(retired)
     }
 
     /// Writes the report if it is new. While members wait, it changes often, and is written at most every
@@ -387,23 +349,12 @@ impl TrafficController {
     }
 }
 
+/// The pause before an employer is tried again whose kind can't be listed.
+const UNLISTED_RETRY: Duration = Duration::from_secs(5);
+/// The pause before the finalizer of an employer is written again that was not stored.
+const UNPREPARED_RETRY: Duration = Duration::from_secs(15);
 /// The least time between two reports of one employer.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-
-/// The adapter that may have registered members, as recorded.
-fn adapter_in_use(employer: &CachedEmployer) -> Option<&str> {
-    let annotations = &employer.state.employer.annotations;
-    let names = annotations.get(keys::CONSIST_ADAPTER_IN_USE)?;
-    names.split(',').next()
-}
-
-/// The adapter that was in use before `chosen`, if its members may still be registered.
-fn former_adapter(employer: &CachedEmployer, chosen: &str) -> Option<String> {
-    let annotations = &employer.state.employer.annotations;
-    let names = annotations.get(keys::CONSIST_ADAPTER_IN_USE)?;
-    let former = names.split(',').find(|name| *name != chosen);
-    former.filter(|name| !name.is_empty()).map(str::to_owned)
-}
 
 /// How long members of an employer are drained, if it says so.
 fn drain_time(employer: &Employer, adapter: &dyn Adapter) -> Duration {

@@ -15,7 +15,7 @@ use crate::cluster::pod_requests;
 use crate::cluster::request_path;
 use crate::cluster::traffic::employers::CachedEmployer;
 use crate::cluster::work_queue::ReconcileOutcome;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Pod, PodMetadata};
 use crate::domain::traffic::names::EmployerName;
 use crate::domain::traffic::pod_marks::PodMarks;
 use crate::ledger::store::Uid;
@@ -46,6 +46,43 @@ fn may_be_marked(employer: &CachedEmployer, pod: &Pod) -> bool {
         || pod
             .annotation(keys::AVAILABLE_CONDITIONS)
             .is_some_and(|text| text.contains(&employer.name.name))
+}
+
+/// Reads the Pods of which the cache keeps only the metadata, because they are too large. Pods that are gone are left
+/// out. Returns the name of a Pod that can't be read, if there is one: nothing is known of its addresses.
+pub async fn read_whole_pods(
+    context: &ControllerContext,
+    pods: &mut BTreeMap<String, Arc<Pod>>,
+) -> Result<Option<String>, ReconcileOutcome> {
+    let parts: Vec<_> = pods
+        .values()
+        .filter(|pod| !pod.is_readable())
+        .cloned()
+        .collect();
+    for part in parts {
+        let PodMetadata {
+            namespace,
+            name,
+            uid,
+            ..
+        } = &part.metadata;
+        let read = async {
+            match pod_requests::get_pod(&context.client, namespace, name).await {
+                Err(kube::Error::SerdeError(_)) => Ok(Err(())),
+                read => read.map(Ok),
+            }
+        };
+        let live = match call_api("read a Pod that is not in the cache", read).await? {
+            Ok(live) => live.filter(|live| live.metadata.uid == *uid),
+            Err(()) => return Ok(Some(name.clone())),
+        };
+        match live {
+            Some(pod) if !pod.is_readable() => return Ok(Some(name.clone())),
+            Some(pod) => pods.insert(uid.clone(), Arc::new(pod)),
+            None => pods.remove(uid),
+        };
+    }
+    Ok(None)
 }
 
 /// The Pods with a mark of an employer.

@@ -3,7 +3,7 @@
 use jiff::{Timestamp, Unit};
 use serde::{Deserialize, Serialize};
 use traffic::Presence;
-use traffic::plan::{Summary, Waiting};
+use traffic::plan::{LISTED, Summary, Waiting};
 
 use crate::domain::messages;
 
@@ -30,7 +30,7 @@ pub struct EmployerReport {
     /// When a failed call is repeated, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try: Option<Timestamp>,
-    /// Members that are not as they should be, at most ten.
+    /// Members that are not as they should be, and Pods that wait for another reason, at most ten.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<WaitingMember>,
 }
@@ -41,9 +41,9 @@ pub struct EmployerReport {
 pub struct WaitingMember {
     /// Name of its Pod.
     pub pod: String,
-    /// The member, as the load balancer names it.
+    /// The member, as the load balancer names it. Empty if the Pod waits for another reason than a member.
     pub at: String,
-    /// `Pending`, `Draining`, `Serving`, `Absent` or `Unknown`.
+    /// `Pending`, `Draining`, `Serving`, `Absent` or `Unknown`; `Held` without a member.
     pub state: String,
     /// Open connections, if the load balancer counts them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,6 +58,9 @@ pub struct WaitingMember {
 impl EmployerReport {
     /// The report of a plan.
     pub fn of_plan(adapter: &str, summary: Summary) -> EmployerReport {
+        let members = summary.waiting.iter().map(WaitingMember::from);
+        let held = summary.held.iter().map(WaitingMember::of_held);
+        let waiting = members.chain(held).take(LISTED).collect();
         EmployerReport {
             adapter: adapter.to_owned(),
             registered: summary.registered,
@@ -66,7 +69,7 @@ impl EmployerReport {
             failed: summary.failed,
             last_error: summary.last_error.map(|error| cut(&error)),
             next_try: summary.next_try.map(whole_seconds),
-            waiting: summary.waiting.iter().map(WaitingMember::from).collect(),
+            waiting,
         }
     }
 
@@ -122,6 +125,18 @@ impl From<&Waiting> for WaitingMember {
             connections: waiting.connections,
             until: waiting.until.map(whole_seconds),
             message: cut(&waiting.to_string()),
+        }
+    }
+}
+
+impl WaitingMember {
+    /// A Pod that waits for another reason than a member of its own.
+    fn of_held((pod, reason): &(String, String)) -> WaitingMember {
+        WaitingMember {
+            pod: cut(pod),
+            state: "Held".to_owned(),
+            message: cut(reason),
+            ..WaitingMember::default()
         }
     }
 }

@@ -57,13 +57,7 @@ fn mark_on(view: &View, memory: &Memory, uid: &str, now: Timestamp) -> Mark {
 }
 
 /// The mark of a Pod that should not serve.
-fn mark_off(
-    view: &View,
-    memory: &Memory,
-    uid: &str,
-    reach: &Reach,
-    now: Timestamp,
-) -> Mark {
+fn mark_off(view: &View, memory: &Memory, uid: &str, reach: &Reach, now: Timestamp) -> Mark {
     if let Some(reason) = not_read(view, memory, uid) {
         return Mark::Keep(reason);
     }

@@ -127,6 +127,15 @@ impl Memory {
         self.pods.get(uid).map(|known| known.turned)
     }
 
+    /// Whether a Pod has turned since the last successful read.
+    pub fn must_read_since_turn(&self, view: &View) -> bool {
+        let observed = self.observed;
+        view.pods.keys().any(|uid| {
+            let turned = self.turned_at(uid);
+            turned.is_some_and(|turned| observed.is_none_or(|observed| observed < turned))
+        })
+    }
+
     /// The registered members whose Pod is not in `view`: the Pod is gone, or the cache does not know it yet. Only the
     /// API server can tell.
     pub fn members_of_unknown_pods(&self, view: &View) -> Vec<Member> {

@@ -30,5 +30,5 @@ mod view;
 pub use marks::{Mark, marks};
 pub use memory::Memory;
 pub use next::{Next, next_call};
-pub use summary::{Summary, Waiting};
+pub use summary::{LISTED, Summary, Waiting};
 pub use view::{PodInput, View};

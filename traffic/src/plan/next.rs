@@ -54,20 +54,15 @@ pub fn next_call(view: &View, memory: &Memory, calls: u32, observed: bool, now: 
 
 /// Whether the members must be read now, if a read costs a call.
 fn must_read(view: &View, memory: &Memory, open: &Open, now: Timestamp) -> bool {
-    let Some(observed) = memory.observed else {
+    if memory.observed.is_none() {
         return !view.pods.is_empty() || view.deleting;
-    };
-    let turned = |uid: &String| {
-        memory
-            .turned_at(uid)
-            .is_some_and(|turned| turned > observed)
-    };
+    }
     memory.must_observe
         || memory
             .unreadable_failure
             .as_ref()
             .is_some_and(|failure| failure.retry_at <= now)
-        || view.settings.control == Control::Observes && view.pods.keys().any(turned)
+        || view.settings.control == Control::Observes && memory.must_read_since_turn(view)
         || open.read_at(view, memory).is_some_and(|at| at <= now)
 }
 

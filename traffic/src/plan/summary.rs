@@ -1,16 +1,18 @@
 //! Counts and waiting members, for the status of the employer.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 
 use jiff::Timestamp;
 
 use super::departure::{Departure, departure, drained_at};
+use super::marks::Mark;
 use super::memory::Memory;
 use super::view::View;
 use crate::{AdapterError, Control, MemberKey, Presence};
 
-/// Most waiting members that a summary lists.
-const LISTED: usize = 10;
+/// Most waiting members, and held Pods, that a summary lists.
+pub const LISTED: usize = 10;
 
 /// The state of an employer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,8 +29,12 @@ pub struct Summary {
     pub last_error: Option<String>,
     /// When a failed call is repeated.
     pub next_try: Option<Timestamp>,
-    /// Members that are not as they should be, at most ten.
+    /// Members that are not as they should be, at most [`LISTED`].
     pub waiting: Vec<Waiting>,
+    /// Pods whose finalizer stays although none of the members above says why: name and reason, at most [`LISTED`].
+    pub held: Vec<(String, String)>,
+    /// UIDs of the Pods of which some member is pending or draining.
+    counted: BTreeSet<String>,
 }
 
 /// A member that is not as it should be.
@@ -56,7 +62,8 @@ impl Summary {
     /// The state now.
     pub fn of(view: &View, memory: &Memory, now: Timestamp) -> Summary {
         let mut summary = Summary::default();
-        let add = |summary: &mut Summary, waiting: Waiting| {
+        let add = |summary: &mut Summary, uid: &str, waiting: Waiting| {
+            summary.counted.insert(uid.to_owned());
             if summary.waiting.len() < LISTED {
                 summary.waiting.push(waiting);
             }
@@ -67,13 +74,14 @@ impl Summary {
                 Presence::Serving if waiting.error.is_none() => summary.registered += 1,
                 _ => {
                     summary.pending += 1;
-                    add(&mut summary, waiting);
+                    add(&mut summary, &member.pod.uid, waiting);
                 }
             }
         }
         for uid in view.pods.keys().filter(|uid| view.serves(uid)) {
             if let Some(reason) = view.obstacle(uid) {
                 summary.pending += 1;
+                summary.counted.insert(uid.clone());
                 let name = view.pods.get(uid).map_or("", |input| &input.pod.id.name);
                 summary
                     .last_error
@@ -85,10 +93,9 @@ impl Summary {
             let leaves = !view.wanted.contains_key(key) && !is_left;
             if leaves && departure(view, memory, known, now) != Departure::Gone {
                 summary.draining += 1;
-                add(
-                    &mut summary,
-                    Waiting::of(view, memory, key, &known.member.pod.uid, now),
-                );
+                let behind = view.pod_behind(&known.member);
+                let uid = behind.map_or(&known.member.pod.uid, |input| &input.pod.id.uid);
+                add(&mut summary, uid, Waiting::of(view, memory, key, uid, now));
             }
         }
         for uid in view.pods.keys() {
@@ -100,9 +107,7 @@ impl Summary {
             {
                 summary.draining += 1;
                 let waiting = Waiting::of(view, memory, key, uid, now);
-                if summary.waiting.len() < LISTED {
-                    summary.waiting.push(waiting);
-                }
+                add(&mut summary, uid, waiting);
             }
         }
         let failures = || memory.members.values().filter_map(|k| k.failure.as_ref());
@@ -118,6 +123,32 @@ impl Summary {
     }
 }
 
+impl Summary {
+    /// Adds the Pods that keep or lack their finalizer for a reason that no member tells.
+    pub fn add_held(&mut self, view: &View, marks: &BTreeMap<String, Mark>) {
+        if view.refused.is_some() {
+            return; // one reason for all
+        }
+        for (uid, mark) in marks {
+            let (serves, protected) = (view.serves(uid), view.is_protected(uid));
+            let (Mark::Keep(reason), true) = (mark, serves != protected) else {
+                continue;
+            };
+            if self.counted.contains(uid) {
+                continue;
+            }
+            match serves {
+                true => self.pending += 1,
+                false => self.draining += 1,
+            }
+            if self.held.len() < LISTED {
+                let name = view.pods.get(uid).map(|input| input.pod.id.name.clone());
+                self.held.push((name.unwrap_or_default(), reason.clone()));
+            }
+        }
+    }
+}
+
 impl Waiting {
     /// The state of one member of the Pod with this UID.
     pub(super) fn of(
@@ -129,7 +160,9 @@ impl Waiting {
     ) -> Waiting {
         let known = memory.members.get(key);
         let on = view.wanted.contains_key(key);
-        let leaves = known.filter(|_| !on).map(|known| departure(view, memory, known, now));
+        let leaves = known
+            .filter(|_| !on)
+            .map(|known| departure(view, memory, known, now));
         let until = match (view.settings.control, leaves) {
             _ if on => None,
             (Control::Observes, _) => drained_at(view, memory, uid),

@@ -333,7 +333,8 @@ impl World {
             let unreadable = &mut observation.unreadable_groups;
             unreadable.push((group.to_owned(), error));
         }
-        let readable = |entry: &&Entry| unreadable.is_none_or(|group| entry.member.key.group != group);
+        let readable =
+            |entry: &&Entry| unreadable.is_none_or(|group| entry.member.key.group != group);
         for entry in self.entries.values().filter(readable) {
             let mut member = entry.member.clone();
             if !self.tells_pods {
@@ -562,4 +563,31 @@ fn random_walks_of_each_control() {
             assert!(result.is_ok(), "seed {seed}, {control:?}");
         }
     }
+}
+
+/// A call of a former leader may end after the first read of a new one, so the new leader reads once more, and then
+/// waits for the next regular read.
+#[test]
+fn first_read_is_confirmed_once() {
+    let mut world = World::new(1, Control::Drains);
+    world.faults = false;
+    world.add_pod();
+    let settings = world.view().settings;
+    let begun = world.now;
+    world.look();
+    let mut reads = Vec::new();
+    while let Some(wake) = world.look().filter(|_| reads.len() < 3) {
+        world.now = wake;
+        let before = world.calls;
+        world.look();
+        if world.calls > before {
+            reads.push(world.now.duration_since(begun).unsigned_abs());
+        }
+    }
+    let resync = settings.resync.unwrap();
+    let confirmed = settings.timeout * 2;
+    assert_eq!(
+        reads,
+        [confirmed, confirmed + resync, confirmed + resync * 2]
+    );
 }

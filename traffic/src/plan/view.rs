@@ -158,9 +158,7 @@ impl View {
 
     /// Whether a Pod other than this one plans a member.
     pub fn is_of_another(&self, key: &MemberKey, uid: &str) -> bool {
-        self.planners
-            .get(key)
-            .is_some_and(|planner| planner != uid)
+        self.planners.get(key).is_some_and(|planner| planner != uid)
     }
 
     /// All planned members, each with its Pod.
