@@ -23,6 +23,7 @@ pub mod keys;
 pub mod kubectl;
 pub mod lb_double;
 pub mod load;
+pub mod mutating_policy;
 pub mod observer;
 pub mod paths;
 pub mod plane;

@@ -36,7 +36,7 @@ async fn names(set: &Set<'_>) -> Vec<String> {
 }
 
 /// Faults concern all tests of the bed, so these tests run one after the other.
-async fn alone() -> (&'static TrafficBed, tokio::sync::MutexGuard<'static, ()>) {
+pub async fn alone() -> (&'static TrafficBed, tokio::sync::MutexGuard<'static, ()>) {
     static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let guard = ALONE.lock().await;
     (bed::shared().await, guard)

@@ -7,6 +7,8 @@ mod endpoints;
 mod faults;
 mod fixtures;
 mod graceful;
+mod ports;
+mod rewriting;
 mod uninstall;
 mod why;
 
