@@ -78,6 +78,10 @@ async fn service_without_selector_marks_no_pod() {
     )
     .await;
     web.until("a report", |report| report.registered == 0).await;
+    // By the time when a later Service has marked the Pod, this one would have.
+    let select = json!({ "spec": { "selector": { "app": "web" } } });
+    let later = Employer::new(&scope, "later", select).await;
+    later.consistent(1).await;
     let pod = set.pod(0).await;
     assert!(!web.protects(&pod) && !web.is_expected(&pod));
     web.delete().await;

@@ -1,5 +1,6 @@
 //! The built-in adapter, which follows EndpointSlices.
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::keys::{self, Family};
 use serde_json::json;
@@ -8,6 +9,13 @@ use testbed::{Bed, wait};
 
 use crate::fixtures::Employer;
 use crate::sets::{Set, label};
+
+/// The status of the condition Ready.
+fn ready(pod: &Pod) -> String {
+    let conditions = pod.status.clone().unwrap().conditions.unwrap();
+    let ready = conditions.into_iter().find(|c| c.type_ == "Ready");
+    ready.unwrap().status
+}
 
 #[tokio::test]
 async fn operation_begins_when_traffic_is_off_and_ends_when_it_is_on() {
@@ -25,13 +33,7 @@ async fn operation_begins_when_traffic_is_off_and_ends_when_it_is_on() {
     let name = pod.name_any();
     scope.begin(&name, "manual").await.unwrap();
     let pod = web.marks(&name, (true, false)).await;
-    let ready = json!(pod.status.unwrap().conditions);
-    let ready = ready
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|c| c["type"] == "Ready");
-    assert_eq!(ready.unwrap()["status"], "False", "traffic was off before");
+    assert_eq!(ready(&pod), "False", "traffic was off before");
     wait::until("the operation to begin", async || {
         let pod = scope.get(&name).await;
         label(&pod, &Family::Operate.key("manual")).is_some()
@@ -39,11 +41,7 @@ async fn operation_begins_when_traffic_is_off_and_ends_when_it_is_on() {
     .await;
     scope.finish(&name, "manual").await.unwrap();
     let pod = web.marks(&name, (true, true)).await;
-    assert!(
-        json!(pod.status.unwrap().conditions)
-            .to_string()
-            .contains("\"Ready\"")
-    );
+    assert_eq!(ready(&pod), "True", "traffic is on only when the Pod is Ready");
     scope.all_available("app=web", 3).await;
     web.consistent(3).await;
 }

@@ -205,3 +205,99 @@ async fn creation_of_oversized_pod_warns() {
     assert!(verdict.is_allowed());
     assert_eq!(verdict.warnings().len(), 1, "{:?}", verdict.warnings());
 }
+
+/// A mutator that knows these Services.
+fn mutate_with(services: &[Value]) -> PodMutator {
+    let slices = Arc::<crate::cluster::traffic::slices::Slices>::default();
+    let endpoints = crate::cluster::traffic::endpoints::EndpointsAdapter(Arc::clone(&slices));
+    let named = crate::cluster::traffic::adapters::NamedAdapter {
+        name: "endpoints".to_owned(),
+        adapter: Arc::new(crate::cluster::traffic::guarded::Guarded::new(Arc::new(
+            endpoints,
+        ))),
+        namespaces: None,
+    };
+    let default = Some("endpoints".to_owned());
+    let adapters = crate::cluster::traffic::adapters::Adapters::new(vec![named], default).unwrap();
+    let traffic = crate::cluster::traffic::Traffic::new(adapters, slices);
+    let objects = services.iter();
+    let objects = objects.map(|service| serde_json::from_value(service.clone()).unwrap());
+    let cache = traffic.employers.kind("Service").unwrap();
+    cache.replace(&traffic.adapters, objects.collect(), 5);
+    let mut mutator = mutate();
+    Arc::get_mut(&mut mutator.0).unwrap().traffic = traffic;
+    mutator
+}
+
+fn service(name: &str, part: Value) -> Value {
+    let mut service = json!({
+        "metadata": {
+            "namespace": "shop", "name": name, "uid": name, "resourceVersion": "5",
+            "labels": { (keys::CONTROL): "true" },
+        },
+        "spec": { "selector": { "app": "web" } },
+    });
+    json_patch::merge(&mut service, &part);
+    service
+}
+
+/// The keys that the annotation of a created Pod expects.
+async fn expected(mutator: &PodMutator, pod: &Value) -> Vec<String> {
+    let verdict = mutator
+        .review(&review(&Value::Null, pod), deadline_in_future())
+        .await;
+    let mut stored = pod.clone();
+    let patch = verdict.patch().cloned().unwrap_or_default();
+    json_patch::patch(&mut stored, &patch).unwrap();
+    let text = stored["metadata"]["annotations"][keys::AVAILABLE_CONDITIONS].as_str();
+    let value: Value = text.map_or(Value::Null, |text| serde_json::from_str(text).unwrap());
+    let entries = value["expectedFinalizers"].as_object();
+    entries.map_or_else(Vec::new, |entries| entries.keys().cloned().collect())
+}
+
+#[tokio::test]
+async fn new_pod_expects_only_services_that_will_serve_it() {
+    let pod = labelled(json!({ "app": "web" }));
+    let mutator = mutate_with(&[
+        service("web", json!({})),
+        service("other-pods", json!({ "spec": { "selector": { "app": "api" } } })),
+        service("all-pods", json!({ "spec": { "selector": Value::Null } })),
+        service("empty", json!({ "spec": { "selector": { "app": Value::Null } } })),
+        service("other-namespace", json!({ "metadata": { "namespace": "pay" } })),
+        service("unmanaged", json!({ "metadata": { "labels": Value::Null } })),
+        service(
+            "going",
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
+        ),
+        service("refused", json!({ "spec": { "publishNotReadyAddresses": true } })),
+        service(
+            "unknown-adapter",
+            json!({ "metadata": { "annotations": { (keys::CONSIST_ADAPTER): "egde" } } }),
+        ),
+    ]);
+    assert_eq!(expected(&mutator, &pod).await, ["Service/shop/web"]);
+    let unmanaged = json!({ "metadata": { "name": "web-1", "labels": { "app": "web" } } });
+    assert!(expected(&mutator, &unmanaged).await.is_empty());
+}
+
+#[tokio::test]
+async fn expectations_of_a_new_pod_are_bounded_and_those_of_others_stay() {
+    let services: Vec<_> = (0..40)
+        .map(|n| service(&format!("web-{n}"), json!({})))
+        .collect();
+    let mutator = mutate_with(&services);
+    let mut pod = labelled(json!({ "app": "web" }));
+    assert_eq!(expected(&mutator, &pod).await.len(), MAX_EXPECTING_EMPLOYERS);
+    let other = json!({ "expectedFinalizers": { "Other/shop/x": "example.com/x" } }).to_string();
+    pod["metadata"]["annotations"] = json!({ (keys::AVAILABLE_CONDITIONS): other });
+    let expected_now = expected(&mutator, &pod).await;
+    assert_eq!(expected_now.len(), MAX_EXPECTING_EMPLOYERS + 1);
+    assert!(expected_now.contains(&"Other/shop/x".to_owned()));
+    // What can't be read is left to its writer.
+    pod["metadata"]["annotations"] = json!({ (keys::AVAILABLE_CONDITIONS): "{" });
+    let verdict = mutator
+        .review(&review(&Value::Null, &pod), deadline_in_future())
+        .await;
+    let patch = json!(verdict.patch()).to_string();
+    assert!(!patch.contains("available-conditions"), "{patch}");
+}
