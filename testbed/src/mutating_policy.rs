@@ -1,4 +1,5 @@
 //! Mutating policies in a namespace, as other programs install them.
+#![allow(clippy::unwrap_used, clippy::panic)] // a test fails by a panic
 
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};

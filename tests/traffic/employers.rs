@@ -2,6 +2,7 @@
 
 use kube::ResourceExt;
 use operating::api::keys;
+use operating::domain::traffic::names::EmployerName;
 use serde_json::{Value, json};
 use testbed::{Bed, wait};
 
@@ -147,4 +148,30 @@ async fn wrong_annotations_are_named() {
     error.await;
     web.delete().await;
     web.gone().await;
+}
+
+/// Whoever may write a Pod can name thousands of Services in its annotation. All entries of Services that do not exist
+/// go, some at a time.
+#[tokio::test]
+async fn forged_expectations_are_removed() {
+    let scope = Bed::shared().await.scope("traffic-forged").await;
+    let web = Employer::new(&scope, "web", json!({})).await;
+    let set = Set::new(&scope, "web", 1, json!({})).await;
+    web.consistent(1).await;
+    let name = set.pod(0).await.name_any();
+    let key = |n: usize| EmployerName::new("Service", &scope.namespace, &format!("none-{n}"));
+    let forged = (0..40).map(|n| (key(n).key(), json!(key(n).finalizer())));
+    let mut entries: serde_json::Map<String, Value> = forged.collect();
+    entries.insert(web.name.key(), json!(web.name.finalizer()));
+    let text = json!({ "expectedFinalizers": entries }).to_string();
+    let annotations = json!({ (keys::AVAILABLE_CONDITIONS): text });
+    let patch = json!({ "metadata": { "annotations": annotations } });
+    scope.patch(&name, patch).await.unwrap();
+    wait::until("the forged entries to go", async || {
+        let pod = scope.get(&name).await;
+        let text = pod.annotations().get(keys::AVAILABLE_CONDITIONS).cloned();
+        !text.unwrap_or_default().contains("none-")
+    })
+    .await;
+    web.marks(&name, (true, true)).await;
 }

@@ -41,7 +41,11 @@ async fn operation_begins_when_traffic_is_off_and_ends_when_it_is_on() {
     .await;
     scope.finish(&name, "manual").await.unwrap();
     let pod = web.marks(&name, (true, true)).await;
-    assert_eq!(ready(&pod), "True", "traffic is on only when the Pod is Ready");
+    assert_eq!(
+        ready(&pod),
+        "True",
+        "traffic is on only when the Pod is Ready"
+    );
     scope.all_available("app=web", 3).await;
     web.consistent(3).await;
 }

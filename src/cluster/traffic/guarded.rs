@@ -89,7 +89,7 @@ impl Adapter for Guarded {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::panic)]
+    #![allow(clippy::panic, clippy::unwrap_used)]
     use super::*;
 
     struct Panics;

@@ -219,7 +219,7 @@ impl Look<'_> {
     async fn observe(&self, view: &View, memory: &mut Memory, began: Timestamp) {
         let pods: Vec<_> = view.pods.values().map(|input| input.pod.clone()).collect();
         let observed = async {
-            if view.settings.observes_for_free && memory.must_read_since_turn(view) {
+            if view.settings.observes_for_free && memory.awaits_absence(view) {
                 self.wait_for_slices().await?;
             }
             self.named.adapter.observe(&self.seen, &pods).await

@@ -140,15 +140,21 @@ pub async fn read_unknown_pods(
 ) -> Result<UnknownPods, ReconcileOutcome> {
     let mut unknown = UnknownPods::default();
     let by_uid: BTreeMap<_, _> = members.iter().map(|m| (&m.pod.uid, &m.pod.name)).collect();
-    for (uid, name) in by_uid.into_iter().take(LIVE_READS) {
-        if !request_path::is_path_safe(name) {
-            // The load balancer keeps no names, or a wrong one, so only a list can tell.
-            match names_by_uid(context, namespace).await?.get(uid) {
-                Some(_) => {}
+    let (mut named, unnamed): (BTreeMap<_, _>, BTreeMap<_, _>) = by_uid
+        .into_iter()
+        .partition(|(_, name)| request_path::is_path_safe(name));
+    let present;
+    if !unnamed.is_empty() {
+        // The load balancer keeps no names, or wrong ones, so only a list can tell.
+        present = names_by_uid(context, namespace).await?;
+        for (uid, _) in unnamed {
+            match present.get(uid) {
+                Some(name) => drop(named.insert(uid, name)),
                 None => unknown.gone.push(uid.clone()),
             }
-            continue;
         }
+    }
+    for (uid, name) in named.into_iter().take(LIVE_READS) {
         let read = pod_requests::get_pod(&context.client, namespace, name);
         let live = call_api("read the Pod behind a member", read).await?;
         match live.filter(|pod| pod.metadata.uid == *uid) {

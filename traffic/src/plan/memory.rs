@@ -128,12 +128,19 @@ impl Memory {
     }
 
     /// Whether a Pod has turned since the last successful read.
-    pub fn must_read_since_turn(&self, view: &View) -> bool {
-        let observed = self.observed;
-        view.pods.keys().any(|uid| {
-            let turned = self.turned_at(uid);
-            turned.is_some_and(|turned| observed.is_none_or(|observed| observed < turned))
-        })
+    pub(super) fn any_turned(&self, view: &View) -> bool {
+        view.pods.keys().any(|uid| self.has_turned(uid))
+    }
+
+    /// Whether the next read may end the wait of a Pod that has turned off since the last one.
+    pub fn awaits_absence(&self, view: &View) -> bool {
+        let off = |uid: &&String| view.is_protected(uid) && !view.serves(uid);
+        view.pods.keys().filter(off).any(|uid| self.has_turned(uid))
+    }
+
+    fn has_turned(&self, uid: &str) -> bool {
+        let is_new = |turned| self.observed.is_none_or(|observed| observed < turned);
+        self.turned_at(uid).is_some_and(is_new)
     }
 
     /// The registered members whose Pod is not in `view`: the Pod is gone, or the cache does not know it yet. Only the

@@ -62,7 +62,7 @@ fn must_read(view: &View, memory: &Memory, open: &Open, now: Timestamp) -> bool 
             .unreadable_failure
             .as_ref()
             .is_some_and(|failure| failure.retry_at <= now)
-        || view.settings.control == Control::Observes && memory.must_read_since_turn(view)
+        || view.settings.control == Control::Observes && memory.any_turned(view)
         || open.read_at(view, memory).is_some_and(|at| at <= now)
 }
 

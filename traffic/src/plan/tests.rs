@@ -591,3 +591,33 @@ fn first_read_is_confirmed_once() {
         [confirmed, confirmed + resync, confirmed + resync * 2]
     );
 }
+
+/// A Pod whose address another Pod has taken over is held, and the summary says by whom.
+#[test]
+fn pod_that_is_held_by_another_is_told() {
+    let mut world = World::new(1, Control::Drains);
+    (world.faults, world.tells_pods) = (false, false);
+    world.add_pod();
+    let uid = world.pods.keys().next().unwrap().clone();
+    let input = world.pods.get_mut(&uid).unwrap();
+    input.pod.on = false;
+    let mut other = input.clone();
+    other.pod.on = true;
+    other.pod.id = PodId {
+        uid: "other".to_owned(),
+        name: "web-9".to_owned(),
+    };
+    world.pods.insert("other".to_owned(), other);
+    world.look();
+    world.now += Duration::from_secs(60);
+    world.look(); // a read that does not tell whose member it is
+    world.protected.insert(uid);
+    let view = world.view();
+    let mut summary = Summary::of(&view, &world.memory, world.now);
+    assert_eq!((summary.registered, summary.draining), (1, 0));
+    let marks = marks(&view, &world.memory, world.now);
+    summary.add_held(&view, &marks);
+    assert_eq!(summary.draining, 1);
+    let reason = "Pod web-9 serves at its address and port".to_owned();
+    assert_eq!(summary.held, [("web-1".to_owned(), reason)]);
+}

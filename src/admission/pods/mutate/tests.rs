@@ -260,16 +260,31 @@ async fn new_pod_expects_only_services_that_will_serve_it() {
     let pod = labelled(json!({ "app": "web" }));
     let mutator = mutate_with(&[
         service("web", json!({})),
-        service("other-pods", json!({ "spec": { "selector": { "app": "api" } } })),
+        service(
+            "other-pods",
+            json!({ "spec": { "selector": { "app": "api" } } }),
+        ),
         service("all-pods", json!({ "spec": { "selector": Value::Null } })),
-        service("empty", json!({ "spec": { "selector": { "app": Value::Null } } })),
-        service("other-namespace", json!({ "metadata": { "namespace": "pay" } })),
-        service("unmanaged", json!({ "metadata": { "labels": Value::Null } })),
+        service(
+            "empty",
+            json!({ "spec": { "selector": { "app": Value::Null } } }),
+        ),
+        service(
+            "other-namespace",
+            json!({ "metadata": { "namespace": "pay" } }),
+        ),
+        service(
+            "unmanaged",
+            json!({ "metadata": { "labels": Value::Null } }),
+        ),
         service(
             "going",
             json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
         ),
-        service("refused", json!({ "spec": { "publishNotReadyAddresses": true } })),
+        service(
+            "refused",
+            json!({ "spec": { "publishNotReadyAddresses": true } }),
+        ),
         service(
             "unknown-adapter",
             json!({ "metadata": { "annotations": { (keys::CONSIST_ADAPTER): "egde" } } }),
@@ -287,7 +302,10 @@ async fn expectations_of_a_new_pod_are_bounded_and_those_of_others_stay() {
         .collect();
     let mutator = mutate_with(&services);
     let mut pod = labelled(json!({ "app": "web" }));
-    assert_eq!(expected(&mutator, &pod).await.len(), MAX_EXPECTING_EMPLOYERS);
+    assert_eq!(
+        expected(&mutator, &pod).await.len(),
+        MAX_EXPECTING_EMPLOYERS
+    );
     let other = json!({ "expectedFinalizers": { "Other/shop/x": "example.com/x" } }).to_string();
     pod["metadata"]["annotations"] = json!({ (keys::AVAILABLE_CONDITIONS): other });
     let expected_now = expected(&mutator, &pod).await;
