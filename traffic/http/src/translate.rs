@@ -10,7 +10,6 @@ use traffic::{
 
 use crate::Config;
 use crate::members::ports;
-use crate::refusal::clean;
 use crate::wire::{
     ApplyAnswer, ApplyRequest, EmployerInfo, Failure, MemberInfo, MemberState, ObserveAnswer,
     ObserveRequest, PodInfo, PortInfo, PresenceInfo,
@@ -58,8 +57,8 @@ fn employer_info(config: &Config, employer: &Employer) -> EmployerInfo {
     // A Service that is refused may still have members that must go.
     let ports = ports(config, employer).unwrap_or_default();
     let ports = ports.iter().map(|port| PortInfo {
-        group: port.group(),
-        port: port.port,
+        group: port.label(),
+        port: port.number,
         target_port: port.target(),
         protocol: port.protocol.clone(),
     });
@@ -105,7 +104,7 @@ pub(crate) fn observation(answer: ObserveAnswer) -> Result<Observation, AdapterE
         let key = &registration.member.key;
         if !seen.insert(key.clone()) {
             let text = format!("the answer can't be read: it lists the member {key} twice");
-            return Err(AdapterError::Transient(clean(&text)));
+            return Err(AdapterError::Transient(text));
         }
         registrations.push(registration);
     }
@@ -171,7 +170,7 @@ fn presence(found: PresenceInfo, until: Option<Timestamp>) -> Presence {
 }
 
 fn failure(failure: Failure) -> AdapterError {
-    let text = match clean(&failure.message) {
+    let text = match failure.message {
         text if text.is_empty() => "the endpoint gave no reason".to_owned(),
         text => text,
     };
