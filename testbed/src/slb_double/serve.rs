@@ -119,6 +119,7 @@ async fn answer(
         }
         (Ok(_), Some(Effect::LieAfter(status, code))) => Ok(refuse(&Refusal::new(status, &code))),
         (Ok(_), Some(Effect::Garble)) => Ok(respond(200, Bytes::from_static(b"<html>"))),
+        (Ok(_), Some(Effect::Answer(body))) => Ok(respond(200, body.into())),
         (Ok(_), Some(Effect::Huge(size))) => Ok(respond(200, vec![b' '; size].into())),
         (Ok(_), Some(Effect::Redirect(url))) => {
             let mut answer = respond(307, Bytes::new());

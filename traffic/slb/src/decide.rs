@@ -89,12 +89,13 @@ impl<'a, 'b> Decision<'a, 'b> {
         self.results.insert(member.key.clone(), result);
     }
 
-    /// The server with the key of a member, and its owner.
+    /// The server with the key of a member, and its owner. If several servers have the key, the own server counts.
     fn find(&self, member: &Member) -> Option<(&'b Server, Owner)> {
-        let mut servers = self.servers.iter();
-        let server =
-            servers.find(|server| key(self.group, server).as_ref() == Some(&member.key))?;
-        Some((server, self.mark.owner(&server.description)))
+        let servers = self.servers.iter();
+        let servers =
+            servers.filter(|server| key(self.group, server).as_ref() == Some(&member.key));
+        let owned = servers.map(|server| (server, self.mark.owner(&server.description)));
+        owned.min_by_key(|(_, owner)| *owner == Owner::Other)
     }
 
     fn register(&mut self, member: &'a Member) {

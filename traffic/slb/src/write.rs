@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use traffic::{
     AdapterError, Employer, Member, MemberKey, Observation, Pod, Presence, Registration,
+    service_ports,
 };
 
 use crate::added::Added;
@@ -20,7 +21,7 @@ use crate::interfaces::Interfaces;
 use crate::load_balancers::{LoadBalancers, no_load_balancer};
 use crate::mark::{EmployerMark, Owner};
 use crate::scans::Scans;
-use crate::service::{Named, Port, address, groups, load_balancer, weight};
+use crate::service::{GROUPS, Named, address, groups, load_balancer, weight};
 use crate::settings::Settings;
 use crate::wire::Server;
 
@@ -85,13 +86,38 @@ impl Writer {
 
     /// Says why the Service can't be managed, if so.
     pub(crate) fn check(&self, service: &Employer) -> Result<(), AdapterError> {
-        groups(service)?;
+        service_ports(service)?;
+        let groups = groups(service)?;
         weight(service)?;
         let id = load_balancer(service)?;
-        match self.settings.allows(&service.namespace, id) {
-            true => Ok(()),
-            false => Err(not_allowed(service, id)),
+        if !self.settings.allows(&service.namespace, id) {
+            return Err(not_allowed(service, id));
         }
+        for Named { group, .. } in groups {
+            let load_balancer = match &group {
+                Group::Default(id) => Some(id.as_str()),
+                Group::Virtual(id) if self.group(id) == group => None,
+                Group::Virtual(id) => {
+                    return Err(AdapterError::Permanent(format!(
+                        "the annotation {GROUPS} names the load balancer {id} as a group; remove the annotation to use \
+                         its default group"
+                    )));
+                }
+            };
+            self.may_fill(service, load_balancer, &group)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the Service may add servers to a group of its load balancers, or of this one.
+    pub(crate) fn may_fill(
+        &self,
+        service: &Employer,
+        load_balancer: Option<&str>,
+        group: &Group,
+    ) -> Result<(), AdapterError> {
+        let settings = &self.settings;
+        settings.may_fill(&service.namespace, load_balancer, group.id())
     }
 
     /// The members of a Pod.
@@ -107,7 +133,7 @@ impl Writer {
         let member = |named: Named| {
             let port = match &named.port {
                 None => 0,
-                Some(port) => port.on(pod).ok_or_else(|| no_target(port))?,
+                Some(port) => port.on(pod)?,
             };
             Ok(Member {
                 key: MemberKey {
@@ -347,14 +373,4 @@ fn unreadable(observation: &mut Observation, group: &Group, error: AdapterError)
 /// The error for a group that does not exist.
 pub(crate) fn no_group(group: &Group) -> AdapterError {
     AdapterError::Permanent(format!("the group {} does not exist", group.id()))
-}
-
-fn no_target(port: &Port) -> AdapterError {
-    let port = match port.name.as_str() {
-        "" => port.number.to_string(),
-        name => name.to_owned(),
-    };
-    AdapterError::Permanent(format!(
-        "no container of the Pod declares the target port of the port {port:?} of the Service"
-    ))
 }

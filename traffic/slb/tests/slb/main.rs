@@ -4,6 +4,8 @@
 mod common;
 mod credentials;
 mod faults;
+mod hostile;
 mod observe;
 mod planned;
+mod shared;
 mod write;
