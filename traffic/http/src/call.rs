@@ -114,7 +114,10 @@ impl Endpoint {
         }
         let body = bytes(&mut answer, MAX_ANSWER, false).await;
         let body = body.map_err(|reason| match reason {
-            Unread::TooLong => CallError::lost("the answer is longer than 1 MiB".to_owned()),
+            Unread::TooLong => CallError::lost(
+                "the answer is longer than 1 MiB, which is enough for about 4,500 members; split the Service"
+                    .to_owned(),
+            ),
             Unread::Failed(error) => failed(error, self.config.timeout()),
         })?;
         decode(&body, credentials)

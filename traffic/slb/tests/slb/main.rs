@@ -1,5 +1,5 @@
 //! The adapter against a double of the API that speaks its wire protocol.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 mod credentials;
