@@ -162,6 +162,7 @@ impl Writer {
             Err(error) => return Err(error),
         };
         let mark = self.mark(service);
+        let leaving = self.leaving(service, pods);
         let mut observation = Observation::default();
         let remembered = self.scans.groups(&mark, &named);
         let is_scan = remembered.is_none();
@@ -175,7 +176,8 @@ impl Writer {
                 true => WHILE_SCANNING,
                 false => Duration::ZERO,
             };
-            match self.read_group(service, &mark, pods, group, age).await {
+            let read = self.read_group(service, &mark, pods, &leaving, group, age);
+            match read.await {
                 Ok(Some(registrations)) => {
                     readable.insert(group.id());
                     if !registrations.is_empty() {
@@ -236,6 +238,7 @@ impl Writer {
         service: &Employer,
         mark: &EmployerMark,
         pods: &[Pod],
+        leaving: &[Member],
         group: &Group,
         age: Duration,
     ) -> Result<Option<Vec<Registration>>, AdapterError> {
@@ -286,38 +289,15 @@ impl Writer {
                 registrations[index].presence = presence;
             }
         }
-        self.add_foreign(service, mark, pods, group, servers, &mut registrations);
+        add_foreign(mark, leaving, group, servers, &mut registrations);
         Ok(Some(registrations))
     }
 
-    /// A Pod that should not serve, but whose address somebody else has registered, still serves. Its removal fails
-    /// with the reason. For a Pod that should serve, the registration fails with the reason.
-    fn add_foreign(
-        &self,
-        service: &Employer,
-        mark: &EmployerMark,
-        pods: &[Pod],
-        group: &Group,
-        servers: &[Server],
-        registrations: &mut Vec<Registration>,
-    ) {
-        for pod in pods.iter().filter(|pod| !pod.on) {
-            let members = self.members(service, pod).unwrap_or_default();
-            for member in members.into_iter().filter(|m| m.key.group == group.id()) {
-                let is_foreign = servers.iter().any(|server| {
-                    server.weight > 0
-                        && key(group, server).as_ref() == Some(&member.key)
-                        && mark.owner(&server.description) == Owner::Other
-                });
-                if is_foreign {
-                    registrations.push(Registration {
-                        member,
-                        presence: Presence::Serving,
-                        connections: None,
-                    });
-                }
-            }
-        }
+    /// The members that Pods which should not serve have while they serve.
+    fn leaving(&self, service: &Employer, pods: &[Pod]) -> Vec<Member> {
+        let leaving = pods.iter().filter(|pod| !pod.on);
+        let members = leaving.map(|pod| self.members(service, pod).unwrap_or_default());
+        members.flatten().collect()
     }
 
     /// Adds the servers that may be there although no group lists them.
@@ -335,6 +315,31 @@ impl Writer {
             observation.registrations.push(Registration {
                 member,
                 presence: Presence::Pending,
+                connections: None,
+            });
+        }
+    }
+}
+
+/// A Pod that should not serve, but whose address somebody else has registered, still serves. Its removal fails with the
+/// reason. For a Pod that should serve, the registration fails with the reason.
+fn add_foreign(
+    mark: &EmployerMark,
+    leaving: &[Member],
+    group: &Group,
+    servers: &[Server],
+    registrations: &mut Vec<Registration>,
+) {
+    for member in leaving.iter().filter(|m| m.key.group == group.id()) {
+        let is_foreign = servers.iter().any(|server| {
+            server.weight > 0
+                && key(group, server).as_ref() == Some(&member.key)
+                && mark.owner(&server.description) == Owner::Other
+        });
+        if is_foreign {
+            registrations.push(Registration {
+                member: member.clone(),
+                presence: Presence::Serving,
                 connections: None,
             });
         }
