@@ -101,6 +101,9 @@ async fn own_server_leaves_beside_a_foreign_one() {
         .change("rsp-a", |list| list.insert(0, foreign));
     let off = [off(&pods[0])];
     only(drain(&adapter, &service, &off).await).unwrap();
+    // The foreign server still gets requests. A success would be repeated without a reason in the status.
+    let error = only(drain(&adapter, &service, &off).await).unwrap_err();
+    assert!(error.to_string().contains("somebody else"), "{error}");
     only(deregister(&adapter, &service, &off).await).unwrap();
     assert_eq!(double.backends("rsp-a"), [kept]);
 }
