@@ -15,6 +15,12 @@ use crate::{binaries, ports};
 /// How long Caddy may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How often Caddy is started on other ports.
+const TRIES: usize = 5;
+
+/// What Caddy says if another process has one of its ports.
+const TAKEN: &str = "address already in use";
+
 /// The first file descriptor of a listener that Caddy gets, see `plane/caddy/main.go`.
 const FIRST_DESCRIPTOR: usize = 10;
 
@@ -36,10 +42,30 @@ impl Caddy {
     /// # Errors
     /// If Caddy can't be built or started.
     pub async fn start<const N: usize>() -> Result<Caddy> {
+        Caddy::start_on(|| {
+            let [port] = ports::free()?;
+            Ok((port, ports::free::<N>()?.to_vec()))
+        })
+        .await
+    }
+
+    /// Starts Caddy on free ports, the one of its admin API first. If another process takes one of them first, it is
+    /// started again on others.
+    async fn start_on(mut ports: impl FnMut() -> Result<(u16, Vec<u16>)>) -> Result<Caddy> {
         let binary = tokio::task::spawn_blocking(binaries::caddy).await??;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let (port, fronts) = ports()?;
+            match Caddy::try_start(binary.clone(), port, fronts).await {
+                Err(error) if tries < TRIES && error.to_string().contains(TAKEN) => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn try_start(binary: PathBuf, port: u16, fronts: Vec<u16>) -> Result<Caddy> {
         let dir = tempfile::tempdir()?;
-        let [port] = ports::free()?;
-        let fronts = ports::free::<N>()?.to_vec();
         let process = spawn(&binary, port, &fronts, dir.path())?;
         let mut caddy = Caddy {
             process,
@@ -121,6 +147,21 @@ fn spawn(binary: &Path, port: u16, fronts: &[u16], dir: &Path) -> Result<Process
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[tokio::test]
+    async fn taken_port_is_replaced_by_another() {
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = other.local_addr().unwrap().port();
+        let mut tries = 0;
+        let caddy = Caddy::start_on(|| {
+            tries += 1;
+            let [port, front] = ports::free()?;
+            Ok((port, vec![if tries == 1 { taken } else { front }]))
+        });
+        let caddy = caddy.await.unwrap();
+        assert_eq!(tries, 2);
+        assert_ne!(caddy.fronts().next().unwrap().0, taken);
+    }
 
     #[tokio::test]
     async fn restarted_caddy_listens_on_the_same_port() {

@@ -1,24 +1,26 @@
-//! An endpoint of the HTTP adapter that keeps members in memory and counts the calls. No load balancer is behind it.
+//! An endpoint of the HTTP adapter that keeps members in memory, counts the calls, and has faults on request. No load
+//! balancer is behind it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Result;
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use http::StatusCode;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use axum::{Json, Router};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 use traffic_http::wire::{
-    ApplyAnswer, ApplyRequest, ChangeResult, EmployerInfo, MemberInfo, MemberState, ObserveAnswer,
-    ObserveRequest, PresenceInfo,
+    ApplyAnswer, ApplyRequest, ChangeResult, EmployerInfo, Failure, MemberInfo, MemberState,
+    ObserveAnswer, ObserveRequest, PresenceInfo,
 };
+
+/// Largest request. A request has up to 1,000 members in each list.
+const MAX_REQUEST: usize = 8 * 1024 * 1024;
 
 /// Number of calls since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,23 +48,37 @@ impl Calls {
     }
 }
 
-/// Group, address and port.
-type Key = (String, IpAddr, u16);
+/// Whose member: namespace and name of the Service, group, address and port.
+type Key = (String, String, String, IpAddr, u16);
 
+/// What the double knows, and which faults it has.
 #[derive(Debug, Default)]
-struct Memory {
-    calls: Calls,
-    /// The members of each Service, by its UID.
-    members: HashMap<String, BTreeMap<Key, MemberState>>,
+pub struct HttpState {
+    /// Registered members.
+    pub members: BTreeMap<Key, MemberState>,
+    /// Calls so far, of all Services.
+    pub calls: Calls,
+    /// Every call fails with 500.
+    pub down: bool,
+    /// So many calls are answered with 429.
+    pub throttled: usize,
+    /// So many `apply` calls are made, and answered with 500.
+    pub lost_replies: usize,
+    /// Changes of members of these Pods are refused.
+    pub refused_pods: BTreeSet<String>,
+    /// Open connections of every draining member.
+    pub connections: u64,
+    /// Members that were removed while they served or had connections: the Pod of each.
+    pub cut: Vec<String>,
 }
 
-type Shared = Arc<Mutex<Memory>>;
+type State = Arc<Mutex<HttpState>>;
 
 /// A running double. It ends when it is dropped.
 #[derive(Debug)]
 pub struct HttpDouble {
+    state: State,
     address: SocketAddr,
-    memory: Shared,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -72,21 +88,22 @@ impl HttpDouble {
     /// # Errors
     /// If no port is free.
     pub async fn start() -> Result<Self> {
-        let memory = Shared::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let state = State::default();
         let router = Router::new()
             .route("/v1/observe", post(observe))
             .route("/v1/apply", post(apply))
-            .with_state(memory.clone());
-        let listener = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
+            .layer(axum::extract::DefaultBodyLimit::max(MAX_REQUEST))
+            .with_state(Arc::clone(&state));
         let serve = async move {
             if let Err(error) = axum::serve(listener, router).await {
                 eprintln!("the double of an HTTP endpoint ended: {error}");
             }
         };
         Ok(Self {
+            state,
             address,
-            memory,
             _task: AbortOnDropHandle::new(tokio::spawn(serve)),
         })
     }
@@ -97,96 +114,147 @@ impl HttpDouble {
         format!("http://{}", self.address)
     }
 
-    /// Number of calls since the start, of all Services.
+    /// What the double knows. A test may read and change it.
+    pub fn state(&self) -> MutexGuard<'_, HttpState> {
+        self.state.lock()
+    }
+
+    /// The Pods of a namespace whose members get requests, in order.
     #[must_use]
-    pub fn calls(&self) -> Calls {
-        let memory = self.memory.lock();
-        memory.unwrap_or_else(PoisonError::into_inner).calls
+    pub fn serving(&self, namespace: &str) -> Vec<String> {
+        let state = self.state();
+        let members = state.members.iter();
+        let serving = members
+            .filter(|(key, member)| key.0 == namespace && member.presence == PresenceInfo::Serving);
+        let mut pods: Vec<_> = serving.map(|(_, member)| member.pod_name.clone()).collect();
+        pods.sort();
+        pods
+    }
+
+    /// Number of all calls since the start.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.calls_by_name().all()
+    }
+
+    /// Number of calls of each name since the start.
+    #[must_use]
+    pub fn calls_by_name(&self) -> Calls {
+        self.state().calls
     }
 }
 
-async fn observe(State(memory): State<Shared>, body: Bytes) -> Response {
-    answer(&body, |request: ObserveRequest| {
-        let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.calls.observe += 1;
-        ObserveAnswer {
-            members: members_of(&mut memory, &request.employer)
-                .values()
-                .cloned()
-                .collect(),
-            unreadable_groups: Vec::new(),
+/// The answer to a call, if a fault decides it.
+fn fault(state: &mut HttpState) -> Option<Response> {
+    if state.down {
+        return Some(StatusCode::INTERNAL_SERVER_ERROR.into_response());
+    }
+    if state.throttled > 0 {
+        state.throttled -= 1;
+        return Some((StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response());
+    }
+    None
+}
+
+async fn observe(Shared(state): Shared<State>, Json(request): Json<ObserveRequest>) -> Response {
+    let mut state = state.lock();
+    state.calls.observe += 1;
+    if let Some(fault) = fault(&mut state) {
+        return fault;
+    }
+    let EmployerInfo {
+        namespace, name, ..
+    } = request.employer;
+    let unspecified = IpAddr::from([0, 0, 0, 0]);
+    let first = (namespace, name, String::new(), unspecified, 0);
+    let from_first = state.members.range(&first..);
+    let own = from_first.take_while(|(key, _)| (&key.0, &key.1) == (&first.0, &first.1));
+    let members = own.map(|(_, member)| MemberState {
+        connections: match member.presence {
+            PresenceInfo::Draining => Some(state.connections),
+            _ => None,
+        },
+        ..member.clone()
+    });
+    let answer = ObserveAnswer {
+        members: members.collect(),
+        unreadable_groups: Vec::new(),
+    };
+    Json(answer).into_response()
+}
+
+async fn apply(Shared(state): Shared<State>, Json(request): Json<ApplyRequest>) -> Response {
+    let mut state = state.lock();
+    state.calls.apply += 1;
+    if let Some(fault) = fault(&mut state) {
+        return fault;
+    }
+    let mut results = Vec::new();
+    let lists = [
+        (&request.register, PresenceInfo::Serving),
+        (&request.drain, PresenceInfo::Draining),
+        (&request.deregister, PresenceInfo::Absent),
+    ];
+    for (members, wanted) in lists {
+        for member in members {
+            let outcome = match state.refused_pods.contains(&member.pod_name) {
+                true => Err(Failure {
+                    message: "the quota of this member is used up".to_owned(),
+                    retryable: false,
+                }),
+                false => Ok(change(&mut state, &request.employer, member, wanted)),
+            };
+            results.push(ChangeResult {
+                group: member.group.clone(),
+                address: member.address,
+                port: member.port,
+                presence: outcome.as_ref().ok().copied(),
+                drain_until: None,
+                error: outcome.err(),
+            });
         }
-    })
+    }
+    if state.lost_replies > 0 {
+        state.lost_replies -= 1;
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    Json(ApplyAnswer { results }).into_response()
 }
 
-async fn apply(State(memory): State<Shared>, body: Bytes) -> Response {
-    answer(&body, |request: ApplyRequest| {
-        let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.calls.apply += 1;
-        let members = members_of(&mut memory, &request.employer);
-        let changes = [
-            (request.register, PresenceInfo::Serving),
-            (request.drain, PresenceInfo::Draining),
-            (request.deregister, PresenceInfo::Absent),
-        ];
-        let all = changes
-            .into_iter()
-            .flat_map(|(list, presence)| list.into_iter().map(move |member| (member, presence)));
-        ApplyAnswer {
-            results: all
-                .map(|(member, presence)| change(members, member, presence))
-                .collect(),
-        }
-    })
-}
-
-fn members_of<'a>(
-    memory: &'a mut Memory,
-    employer: &EmployerInfo,
-) -> &'a mut BTreeMap<Key, MemberState> {
-    memory.members.entry(employer.uid.clone()).or_default()
-}
-
+/// Makes a change. Returns what has become of the member.
 fn change(
-    members: &mut BTreeMap<Key, MemberState>,
-    member: MemberInfo,
-    presence: PresenceInfo,
-) -> ChangeResult {
-    let key = (member.group.clone(), member.address, member.port);
-    let result = ChangeResult {
+    state: &mut HttpState,
+    employer: &EmployerInfo,
+    member: &MemberInfo,
+    wanted: PresenceInfo,
+) -> PresenceInfo {
+    let (namespace, name) = (employer.namespace.clone(), employer.name.clone());
+    let group = member.group.clone();
+    let key = (namespace, name, group, member.address, member.port);
+    match wanted {
+        PresenceInfo::Absent => {
+            let removed = state.members.remove(&key);
+            let connections = state.connections;
+            let cut = removed.filter(|m| m.presence == PresenceInfo::Serving || connections > 0);
+            state.cut.extend(cut.map(|member| member.pod_name));
+            return wanted;
+        }
+        PresenceInfo::Draining if !state.members.contains_key(&key) => return PresenceInfo::Absent,
+        _ => {}
+    }
+    let registered = MemberState {
         group: member.group.clone(),
         address: member.address,
         port: member.port,
-        presence: Some(presence),
-        drain_until: None,
-        error: None,
-    };
-    if presence == PresenceInfo::Absent {
-        members.remove(&key);
-        return result;
-    }
-    let state = MemberState {
-        group: member.group,
-        address: member.address,
-        port: member.port,
         weight: member.weight,
-        pod_uid: member.pod_uid,
-        pod_name: member.pod_name,
-        presence,
+        pod_uid: member.pod_uid.clone(),
+        pod_name: member.pod_name.clone(),
+        presence: wanted,
         drain_until: None,
         connections: None,
     };
-    members.insert(key, state);
-    result
-}
-
-fn answer<Q: DeserializeOwned, A: Serialize>(body: &[u8], make: impl FnOnce(Q) -> A) -> Response {
-    let answer =
-        serde_json::from_slice(body).and_then(|request| serde_json::to_vec(&make(request)));
-    match answer {
-        Ok(answer) => answer.into_response(),
-        Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
-    }
+    state.members.insert(key, registered);
+    wanted
 }
 
 #[cfg(test)]
@@ -213,32 +281,55 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn double_keeps_members_and_counts_calls() {
+    fn employer(name: &str) -> Employer {
+        Employer {
+            name: name.to_owned(),
+            ..Employer::default()
+        }
+    }
+
+    async fn double_and_adapter() -> (HttpDouble, HttpAdapter) {
         let double = HttpDouble::start().await.unwrap();
         let config = serde_json::from_value(json!({ "url": double.url() })).unwrap();
-        let adapter = HttpAdapter::new(config).unwrap();
-        let employer = Employer {
-            uid: "s".to_owned(),
-            ..Employer::default()
-        };
-        let before = double.calls();
+        (double, HttpAdapter::new(config).unwrap())
+    }
+
+    #[tokio::test]
+    async fn double_keeps_members_and_counts_calls() {
+        let (double, adapter) = double_and_adapter().await;
+        let before = double.calls_by_name();
         let changes = Changes {
             register: vec![member()],
             ..Changes::default()
         };
-        adapter.apply(&employer, &changes).await;
-        let observed = adapter.observe(&employer, &[]).await.unwrap();
+        adapter.apply(&employer("web"), &changes).await;
+        let observed = adapter.observe(&employer("web"), &[]).await.unwrap();
         assert_eq!(observed.registrations.len(), 1);
         assert_eq!(observed.registrations[0].presence, Presence::Serving);
+        for other in ["we", "web2", "a"] {
+            let observed = adapter.observe(&employer(other), &[]).await.unwrap();
+            assert!(observed.registrations.is_empty(), "{other}");
+        }
         let changes = Changes {
             deregister: vec![member()],
             ..Changes::default()
         };
-        adapter.apply(&employer, &changes).await;
-        let observed = adapter.observe(&employer, &[]).await.unwrap();
+        adapter.apply(&employer("web"), &changes).await;
+        let observed = adapter.observe(&employer("web"), &[]).await.unwrap();
         assert!(observed.registrations.is_empty());
-        let calls = double.calls().since(before);
-        assert_eq!((calls.observe, calls.apply, calls.all()), (2, 2, 4));
+        let calls = double.calls_by_name().since(before);
+        assert_eq!((calls.observe, calls.apply, calls.all()), (5, 2, 7));
+    }
+
+    #[tokio::test]
+    async fn drained_member_that_is_not_there_is_absent() {
+        let (double, adapter) = double_and_adapter().await;
+        let changes = Changes {
+            drain: vec![member()],
+            ..Changes::default()
+        };
+        let applied = adapter.apply(&employer("web"), &changes).await;
+        assert_eq!(applied[&member().key], Ok(Presence::Absent));
+        assert!(double.state().members.is_empty());
     }
 }

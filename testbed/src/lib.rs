@@ -21,7 +21,6 @@ pub mod fleet;
 pub mod http_double;
 pub mod keys;
 pub mod kubectl;
-pub mod lb_double;
 pub mod load;
 pub mod mutating_policy;
 pub mod observer;

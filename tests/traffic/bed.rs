@@ -1,7 +1,7 @@
 //! Servers with adapters of doubles of load balancers, which the tests of this file's users share.
 
 use serde_json::{Value, json};
-use testbed::lb_double::LbDouble;
+use testbed::http_double::HttpDouble;
 use testbed::slb_double::SlbDouble;
 use testbed::{Bed, Scope};
 use tokio::sync::OnceCell;
@@ -12,7 +12,7 @@ pub const WRITER: &str = "slb-writer";
 /// The servers, and the doubles that their adapters call.
 pub struct TrafficBed {
     pub bed: Bed,
-    pub http: LbDouble,
+    pub http: HttpDouble,
     pub slb: SlbDouble,
 }
 
@@ -26,7 +26,7 @@ async fn start() -> TrafficBed {
     // The doubles outlive the runtime of the test that is first.
     let doubles = std::thread::spawn(|| {
         let runtime = Box::leak(Box::new(tokio::runtime::Runtime::new().unwrap()));
-        runtime.block_on(async { (LbDouble::start().await.unwrap(), SlbDouble::start().await) })
+        runtime.block_on(async { (HttpDouble::start().await.unwrap(), SlbDouble::start().await) })
     });
     let (http, slb) = doubles.join().unwrap();
     slb.state().add_load_balancer("lb-0");
@@ -43,7 +43,7 @@ async fn start() -> TrafficBed {
     TrafficBed { bed, http, slb }
 }
 
-fn config_text(http: &LbDouble, slb: &SlbDouble, dir: &str) -> Value {
+fn config_text(http: &HttpDouble, slb: &SlbDouble, dir: &str) -> Value {
     let slb = |mode: &str, load_balancers: Value| {
         json!({
             "mode": mode, "region": "cn-hangzhou", "endpoint": slb.url(), "ecsEndpoint": slb.url(),

@@ -12,12 +12,16 @@
 mod adapter;
 mod changes;
 mod employer;
+mod foreign_text;
 mod member;
 pub mod plan;
 mod pod;
+mod service_ports;
 
 pub use adapter::{Adapter, AdapterError, Control, Observation, Settings};
 pub use changes::{Applied, Changes};
 pub use employer::{Employer, EmployerKind};
+pub use foreign_text::{foreign_text, one_line};
 pub use member::{Member, MemberKey, Presence, Registration};
 pub use pod::{Pod, PodId, PodPort};
+pub use service_ports::{ServicePort, service_ports};

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use traffic::{
     Adapter, AdapterError, Applied, Changes, Employer, Member, MemberKey, Observation, Pod, PodId,
-    Presence, Registration, Settings,
+    Presence, Registration, Settings, service_ports,
 };
 
 type Outcome = Result<(), AdapterError>;
@@ -39,15 +39,13 @@ impl Adapter for HaProxy {
     }
 
     fn members(&self, employer: &Employer, pod: &Pod) -> Result<Vec<Member>, AdapterError> {
-        let port = &employer.spec["ports"][0];
-        let port = port["targetPort"].as_u64().or(port["port"].as_u64());
-        let port = port.and_then(|port| u16::try_from(port).ok());
+        let ports = service_ports(employer)?;
         let address = pod.addresses.iter().find(|address| address.is_ipv4());
-        let (Some(port), Some(address)) = (port, address) else {
-            let text = "the Service needs a port with a number, and the Pod an IPv4 address";
+        let (Some(port), Some(address)) = (ports.first(), address) else {
+            let text = "the Service needs a port, and the Pod an IPv4 address";
             return Err(AdapterError::Permanent(text.to_owned()));
         };
-        let socket = SocketAddr::new(*address, port);
+        let socket = SocketAddr::new(*address, port.on(pod)?);
         Ok(vec![member(backend(employer), socket, pod.id.clone())])
     }
 

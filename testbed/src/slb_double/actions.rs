@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
 
-use super::serve::value;
+use super::parameters::value;
 use super::state::{Backend, Existing, Listener, State};
 
 /// An answer with an error.

@@ -21,6 +21,8 @@ pub enum Effect {
     Slow(Duration),
     /// The double answers with a body that is no JSON.
     Garble,
+    /// The call takes effect, and the double answers with this body.
+    Answer(String),
     /// The double answers with a body of this size in bytes.
     Huge(usize),
     /// The double sends the caller to another URL.

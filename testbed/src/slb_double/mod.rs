@@ -8,6 +8,7 @@
 mod actions;
 mod controller;
 mod faults;
+mod parameters;
 mod people;
 mod serve;
 mod signature;

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::actions::{self, Refusal};
+use super::parameters::{pairs, value};
 use super::{Call, Effect, State, signature};
 
 type Answer = Response<Full<Bytes>>;
@@ -118,6 +119,7 @@ async fn answer(
         }
         (Ok(_), Some(Effect::LieAfter(status, code))) => Ok(refuse(&Refusal::new(status, &code))),
         (Ok(_), Some(Effect::Garble)) => Ok(respond(200, Bytes::from_static(b"<html>"))),
+        (Ok(_), Some(Effect::Answer(body))) => Ok(respond(200, body.into())),
         (Ok(_), Some(Effect::Huge(size))) => Ok(respond(200, vec![b' '; size].into())),
         (Ok(_), Some(Effect::Redirect(url))) => {
             let mut answer = respond(307, Bytes::new());
@@ -169,37 +171,4 @@ fn respond(status: u16, body: Bytes) -> Answer {
     let mut answer = Response::new(Full::new(body));
     *answer.status_mut() = StatusCode::from_u16(status).unwrap();
     answer
-}
-
-/// The decoded pairs of a query or a form.
-fn pairs(text: &str) -> Vec<(String, String)> {
-    let pair = |pair: &str| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (decode(key), decode(value))
-    };
-    let pairs = text.split('&').filter(|pair| !pair.is_empty());
-    pairs.map(pair).collect()
-}
-
-fn decode(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digits = [rest.next().unwrap_or(b'0'), rest.next().unwrap_or(b'0')];
-                let digits = std::str::from_utf8(&digits).unwrap_or("00");
-                u8::from_str_radix(digits, 16).unwrap_or(0)
-            }
-            b'+' => b' ',
-            byte => byte,
-        });
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// The value of a parameter.
-pub(super) fn value<'a>(parameters: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    let found = parameters.iter().find(|(key, _)| key == name);
-    found.map(|(_, value)| value.as_str())
 }

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use traffic::AdapterError;
+use traffic::{AdapterError, one_line};
 
+use crate::answer::{Answer, decode};
 use crate::credentials::{Credentials, TlsFiles};
-use crate::refusal::{CallError, clean, refusal};
+use crate::refusal::{CallError, refusal};
 use crate::sign::{SIGNATURE_HEADER, TIMESTAMP_HEADER, signature};
 use crate::{Config, ConfigError};
 
@@ -24,7 +24,7 @@ const REQUEST_ID_HEADER: &str = "x-request-id";
 const MAX_ANSWER: usize = 1024 * 1024;
 
 /// How much of an answer is read that is no success, in bytes.
-const MAX_REFUSAL: usize = 4096;
+const MAX_REFUSAL: usize = 64 * 1024;
 
 /// Maximum time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,11 +62,7 @@ impl Endpoint {
     }
 
     /// Makes a call.
-    pub async fn call<A: DeserializeOwned>(
-        &self,
-        call: Call,
-        body: &impl Serialize,
-    ) -> Result<A, CallError> {
+    pub async fn call<A: Answer>(&self, call: Call, body: &impl Serialize) -> Result<A, CallError> {
         let body = serde_json::to_vec(body).map_err(|error| {
             let text = format!("the request can't be written: {error}");
             CallError::without_effect(AdapterError::Permanent(text))
@@ -101,7 +97,7 @@ impl Endpoint {
         self.read(answer, &credentials).await
     }
 
-    async fn read<A: DeserializeOwned>(
+    async fn read<A: Answer>(
         &self,
         mut answer: Response,
         credentials: &Credentials,
@@ -112,23 +108,19 @@ impl Endpoint {
             let body = bytes(&mut answer, MAX_REFUSAL, true)
                 .await
                 .unwrap_or_default();
-            let text = credentials.redact(String::from_utf8_lossy(&body).into_owned());
-            return Err(refusal(status, answer.headers(), &text));
+            let text = String::from_utf8_lossy(&body);
+            let shown = |text: &str| credentials.shown(text);
+            return Err(refusal(status, answer.headers(), &text, shown));
         }
         let body = bytes(&mut answer, MAX_ANSWER, false).await;
         let body = body.map_err(|reason| match reason {
-            Unread::TooLong => CallError::lost("the answer is longer than 1 MiB".to_owned()),
+            Unread::TooLong => CallError::lost(
+                "the answer is longer than 1 MiB, which is enough for about 4,500 members; split the Service"
+                    .to_owned(),
+            ),
             Unread::Failed(error) => failed(error, self.config.timeout()),
         })?;
-        // The answer has messages, and may repeat in them what the endpoint got.
-        let body = credentials.redact(String::from_utf8_lossy(&body).into_owned());
-        let json = &mut serde_json::Deserializer::from_str(&body);
-        serde_path_to_error::deserialize(json).map_err(|error| {
-            let path = error.path().to_string();
-            let text = error.into_inner();
-            let text = clean(&format!("the answer can't be read: {path}: {text}"));
-            CallError::lost(text)
-        })
+        decode(&body, credentials)
     }
 
     /// The client for these files; a new client if they have changed.
@@ -190,5 +182,5 @@ fn cause(error: &reqwest::Error) -> String {
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    clean(&innermost.to_string())
+    one_line(&innermost.to_string())
 }

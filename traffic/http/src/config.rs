@@ -51,7 +51,7 @@ pub struct Config {
     /// Most calls in each second; 1 to 1000.
     #[serde(default = "calls_per_second")]
     pub calls_per_second: u32,
-    /// Weight of each member.
+    /// Weight of each member; at least 1.
     #[serde(default = "weight")]
     pub weight: u32,
     /// Name of the only port of each Service that gets members. Without it, all ports do.
@@ -140,6 +140,8 @@ impl Config {
         within("resyncSeconds", self.resync_seconds, 0, 86_400)?;
         within("timeoutSeconds", self.timeout_seconds, 1, 300)?;
         within("callsPerSecond", self.calls_per_second.into(), 1, 1000)?;
+        // Load balancers send no request to a member with weight 0.
+        within("weight", self.weight.into(), 1, u32::MAX.into())?;
         if self.protocols.is_empty() {
             return wrong("protocols", "is empty; list TCP, UDP or SCTP");
         }

@@ -53,6 +53,7 @@ fn wrong_fields_are_named_with_a_remedy() {
         (json!({"callsPerSecond": 0}), "`callsPerSecond`"),
         (json!({"drainSeconds": 3601}), "`drainSeconds`"),
         (json!({"resyncSeconds": 86401}), "`resyncSeconds`"),
+        (json!({"weight": 0}), "`weight` is 0; set it to 1"),
         (json!({"protocols": []}), "`protocols` is empty"),
         (json!({"protocols": ["tcp"]}), "`protocols` has \"tcp\""),
         (json!({"portName": ""}), "`portName` is empty"),

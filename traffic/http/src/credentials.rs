@@ -10,7 +10,7 @@ use http::HeaderValue;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use traffic::AdapterError;
+use traffic::{AdapterError, foreign_text};
 
 use crate::Config;
 
@@ -19,6 +19,9 @@ const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Secrets shorter than this are not removed from texts: they would occur in words and numbers.
 const SHORTEST_SECRET: usize = 8;
+
+/// Longest text of the endpoint in an error, in characters.
+const MAX_TEXT: usize = 300;
 
 /// Shortest key of a signature, in bytes. A shorter key can be guessed from a signature.
 const SHORTEST_KEY: usize = 16;
@@ -76,13 +79,20 @@ impl Credentials {
         Some(value)
     }
 
+    /// A text that the endpoint has sent, as an error shows it.
+    pub fn shown(&self, text: &str) -> String {
+        foreign_text(text, MAX_TEXT, |text| self.redact(text))
+    }
+
     /// Removes the secrets from a text that the endpoint has sent: it may repeat what it got.
-    pub fn redact(&self, text: String) -> String {
+    pub fn redact(&self, text: &str) -> String {
         let key = self.hmac_key.as_ref();
         let key = key.and_then(|key| std::str::from_utf8(key).ok());
         let secrets = [self.token.as_deref(), key].into_iter().flatten();
         let long = secrets.filter(|secret| secret.len() >= SHORTEST_SECRET);
-        long.fold(text, |text, secret| text.replace(secret, "[secret]"))
+        long.fold(text.to_owned(), |text, secret| {
+            text.replace(secret, "[secret]")
+        })
     }
 }
 

@@ -16,9 +16,11 @@
 //! | `credentials` | files with certificates, keys and tokens, which may change at any time |
 //! | `sign` | the HMAC signature of a request |
 //! | `call` | one bounded call |
+//! | `answer` | how answers are decoded, and which of their texts are kept |
 //! | `refusal` | what an answer that is not a success means |
 
 mod adapter;
+mod answer;
 mod call;
 mod config;
 mod credentials;

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use traffic::AdapterError;
 
-/// Longest text of the endpoint in an error, in characters.
-const MAX_TEXT: usize = 300;
+/// Longest wait that an endpoint may ask for. The framework calls again after it in any case.
+const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// A call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +38,15 @@ impl CallError {
     }
 }
 
-/// What an answer means whose status is no success. `text` is the body, from which secrets are removed.
-pub(crate) fn refusal(status: StatusCode, headers: &HeaderMap, text: &str) -> CallError {
-    let wait = retry_after(headers, Timestamp::now());
-    let text = said(status, text);
+/// What an answer means whose status is no success. `shown` makes a text of its body safe to show.
+pub(crate) fn refusal(
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &str,
+    shown: impl Fn(&str) -> String,
+) -> CallError {
+    let wait = retry_after(headers, Timestamp::now()).map(|wait| wait.min(MAX_WAIT));
+    let text = said(status, body, shown);
     match status.as_u16() {
         429 => CallError::without_effect(AdapterError::Throttled(wait)),
         503 if wait.is_some() => CallError::without_effect(AdapterError::Throttled(wait)),
@@ -58,37 +63,22 @@ pub(crate) fn refusal(status: StatusCode, headers: &HeaderMap, text: &str) -> Ca
     }
 }
 
-fn said(status: StatusCode, body: &str) -> String {
+fn said(status: StatusCode, body: &str, shown: impl Fn(&str) -> String) -> String {
     #[derive(Deserialize)]
     struct Body {
         message: String,
     }
-    let message = serde_json::from_str::<Body>(body).map(|body| body.message);
-    let message = message.unwrap_or_else(|_| body.to_owned());
+    let message = match serde_json::from_str::<Body>(body) {
+        Ok(body) => body.message,
+        // Escapes in other texts may hide a secret.
+        Err(_) if body.contains('\\') => "the body has escapes, and no `message`".to_owned(),
+        Err(_) => body.to_owned(),
+    };
     let status = status.as_u16();
-    match clean(&message) {
+    match shown(&message) {
         message if message.is_empty() => format!("the endpoint answered {status}"),
         message => format!("the endpoint answered {status}: {message}"),
     }
-}
-
-/// A text of the endpoint, as an error shows it: short, on one line, without control characters.
-pub(crate) fn clean(text: &str) -> String {
-    let visible = text
-        .chars()
-        .map(|c| if c.is_control() || is_mark(c) { ' ' } else { c });
-    let visible: String = visible.collect();
-    let words: Vec<_> = visible.split_whitespace().collect();
-    let line = words.join(" ");
-    match line.char_indices().nth(MAX_TEXT) {
-        Some((at, _)) => format!("{}…", &line[..at]),
-        None => line,
-    }
-}
-
-/// Characters that change the direction or the lines of the text around them.
-fn is_mark(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// The header `Retry-After`: a number of seconds, or a date.
@@ -112,7 +102,8 @@ mod tests {
         if let Some(value) = retry_after {
             headers.insert(RETRY_AFTER, value.parse().unwrap());
         }
-        refusal(StatusCode::from_u16(status).unwrap(), &headers, text)
+        let shown = |text: &str| traffic::foreign_text(text, 300, str::to_owned);
+        refusal(StatusCode::from_u16(status).unwrap(), &headers, text, shown)
     }
 
     #[test]
@@ -123,6 +114,14 @@ mod tests {
         assert_eq!(means(429, None, ""), throttled(None));
         assert_eq!(means(503, Some("7"), ""), throttled(seven));
         assert!(means(503, None, "").may_have_acted);
+        let longest = Some(Duration::from_secs(300));
+        let endless = u64::MAX.to_string();
+        assert_eq!(means(429, Some(&endless), ""), throttled(longest));
+        let date = "Thu, 31 Dec 9998 23:59:59 GMT";
+        assert_eq!(means(429, Some(date), ""), throttled(longest));
+        for unreadable in ["-1", "NaN", "1e3", "soon"] {
+            assert_eq!(means(429, Some(unreadable), ""), throttled(None));
+        }
     }
 
     #[test]
@@ -175,6 +174,8 @@ mod tests {
             error.chars().count() < 340 && error.ends_with('…'),
             "{error}"
         );
+        let other = means(404, None, "{\"error\": \"gone\"}").error.to_string();
+        assert_eq!(other, "the endpoint answered 404: {\"error\": \"gone\"}");
         let plain = means(404, None, "gone\r\nX: y").error.to_string();
         assert_eq!(plain, "the endpoint answered 404: gone X: y");
     }

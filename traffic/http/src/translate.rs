@@ -10,7 +10,6 @@ use traffic::{
 
 use crate::Config;
 use crate::members::ports;
-use crate::refusal::clean;
 use crate::wire::{
     ApplyAnswer, ApplyRequest, EmployerInfo, Failure, MemberInfo, MemberState, ObserveAnswer,
     ObserveRequest, PodInfo, PortInfo, PresenceInfo,
@@ -58,8 +57,8 @@ fn employer_info(config: &Config, employer: &Employer) -> EmployerInfo {
     // A Service that is refused may still have members that must go.
     let ports = ports(config, employer).unwrap_or_default();
     let ports = ports.iter().map(|port| PortInfo {
-        group: port.group(),
-        port: port.port,
+        group: port.label(),
+        port: port.number,
         target_port: port.target(),
         protocol: port.protocol.clone(),
     });
@@ -105,7 +104,7 @@ pub(crate) fn observation(answer: ObserveAnswer) -> Result<Observation, AdapterE
         let key = &registration.member.key;
         if !seen.insert(key.clone()) {
             let text = format!("the answer can't be read: it lists the member {key} twice");
-            return Err(AdapterError::Transient(clean(&text)));
+            return Err(AdapterError::Transient(text));
         }
         registrations.push(registration);
     }
@@ -137,27 +136,75 @@ fn registration(state: MemberState) -> Registration {
     }
 }
 
+/// A change, and the presences that it can lead to.
+type Change = (&'static str, &'static [PresenceInfo]);
+
+const REGISTER: Change = (
+    "register",
+    &[
+        PresenceInfo::Serving,
+        PresenceInfo::Pending,
+        PresenceInfo::Unknown,
+    ],
+);
+/// It may lead to no member, because it is no error if the member is not registered.
+const DRAIN: Change = (
+    "drain",
+    &[
+        PresenceInfo::Draining,
+        PresenceInfo::Absent,
+        PresenceInfo::Unknown,
+    ],
+);
+const DEREGISTER: Change = ("deregister", DRAIN.1);
+
 /// What the answer to `apply` says of the changes. Results of other members, and results with neither a presence nor an
-/// error, are left out.
+/// error, are left out, and so is a member with two results: it is unclear which one holds.
 pub(crate) fn applied(changes: &Changes, answer: ApplyAnswer) -> Applied {
-    let asked: BTreeSet<_> = changes.members().map(|member| &member.key).collect();
-    let mut applied = Applied::new();
+    let mut asked: BTreeMap<MemberKey, Change> = BTreeMap::new();
+    for (members, change) in [
+        (&changes.register, REGISTER),
+        (&changes.drain, DRAIN),
+        (&changes.deregister, DEREGISTER),
+    ] {
+        asked.extend(members.iter().map(|member| (member.key.clone(), change)));
+    }
+    let mut results: BTreeMap<MemberKey, Vec<_>> = BTreeMap::new();
     for result in answer.results {
         let key = MemberKey {
             group: result.group,
             address: result.address,
             port: result.port,
         };
+        let Some(change) = asked.get(&key) else {
+            continue;
+        };
         let outcome = match (result.error, result.presence) {
             (Some(error), _) => Err(failure(error)),
-            (None, Some(found)) => Ok(presence(found, result.drain_until)),
+            (None, Some(found)) => outcome(*change, found, result.drain_until),
             (None, None) => continue,
         };
-        if asked.contains(&key) {
-            applied.insert(key, outcome);
-        }
+        results.entry(key).or_default().push(outcome);
     }
-    applied
+    let only = |(key, mut outcomes): (MemberKey, Vec<_>)| match (outcomes.pop(), outcomes.pop()) {
+        (Some(outcome), None) => Some((key, outcome)),
+        _ => None,
+    };
+    results.into_iter().filter_map(only).collect()
+}
+
+/// A presence that contradicts the change is a failure: the change would be repeated at once, and without end.
+fn outcome(
+    (name, expected): Change,
+    found: PresenceInfo,
+    until: Option<Timestamp>,
+) -> Result<Presence, AdapterError> {
+    match expected.contains(&found) {
+        true => Ok(presence(found, until)),
+        false => Err(AdapterError::Transient(format!(
+            "the endpoint answered to `{name}` that the member is {found:?}"
+        ))),
+    }
 }
 
 fn presence(found: PresenceInfo, until: Option<Timestamp>) -> Presence {
@@ -171,7 +218,7 @@ fn presence(found: PresenceInfo, until: Option<Timestamp>) -> Presence {
 }
 
 fn failure(failure: Failure) -> AdapterError {
-    let text = match clean(&failure.message) {
+    let text = match failure.message {
         text if text.is_empty() => "the endpoint gave no reason".to_owned(),
         text => text,
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use traffic::{
     Adapter, AdapterError, Applied, Changes, Control, Employer, Member, Observation, Pod,
+    service_ports,
 };
 
 use crate::apply;
@@ -88,6 +89,7 @@ impl Adapter for SlbAdapter {
         match &self.work {
             Work::Observe(_) => {
                 let id = load_balancer(employer)?;
+                service_ports(employer)?;
                 match self.settings.allows(&employer.namespace, id) {
                     true => Ok(()),
                     false => Err(not_allowed(employer, id)),

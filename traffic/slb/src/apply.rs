@@ -33,9 +33,14 @@ pub(crate) async fn apply(writer: &Writer, service: &Employer, changes: &Changes
         groups.entry(group).or_default().deregister.push(member);
     }
     let mut applied = Applied::new();
-    for (group, wanted) in groups {
+    for (group, mut wanted) in groups {
         match writer.owner(service, &group).await {
             Ok(owner) => {
+                if let Err(error) = writer.may_fill(service, Some(&owner), &group) {
+                    let refused = std::mem::take(&mut wanted.register);
+                    let results = refused.iter().map(|member| member.key.clone());
+                    applied.extend(results.map(|key| (key, Err(error.clone()))));
+                }
                 let lock = writer.lock(&owner);
                 let _changing = lock.lock().await;
                 change_group(writer, service, &group, &wanted, &mut applied).await;

@@ -12,7 +12,7 @@ use crate::http::{Http, Post};
 use crate::oidc::date;
 use crate::pace::Pace;
 use crate::secret::Credentials;
-use crate::settings::{Environment, Settings};
+use crate::settings::{Environment, Settings, is_id};
 use crate::signature::{Unsigned, sign};
 use crate::wire::{
     GroupsBody, Health, HealthBody, Interface, InterfacesBody, Listener, ListenersBody, Server,
@@ -148,6 +148,7 @@ impl Client {
             .items
             .into_iter()
             .map(|group| group.id)
+            .filter(|id| is_id(id))
             .collect())
     }
 

@@ -89,12 +89,16 @@ impl<'a, 'b> Decision<'a, 'b> {
         self.results.insert(member.key.clone(), result);
     }
 
-    /// The server with the key of a member, and its owner.
+    /// The server with the key of a member, and its owner. If several servers have the key, the own server counts.
     fn find(&self, member: &Member) -> Option<(&'b Server, Owner)> {
-        let mut servers = self.servers.iter();
-        let server =
-            servers.find(|server| key(self.group, server).as_ref() == Some(&member.key))?;
-        Some((server, self.mark.owner(&server.description)))
+        let servers = self.with_key(member);
+        servers.min_by_key(|(_, owner)| *owner == Owner::Other)
+    }
+
+    fn with_key(&self, member: &Member) -> impl Iterator<Item = (&'b Server, Owner)> {
+        let has_key = |server: &&Server| key(self.group, server).as_ref() == Some(&member.key);
+        let servers = self.servers.iter().filter(has_key);
+        servers.map(|server| (server, self.mark.owner(&server.description)))
     }
 
     fn register(&mut self, member: &'a Member) {
@@ -139,7 +143,14 @@ impl<'a, 'b> Decision<'a, 'b> {
     fn drain(&mut self, added: &Added, member: &'a Member) {
         if let Some(server) = self.leaving(added, member) {
             if server.weight == 0 {
-                return self.result(member, Ok(DRAINING));
+                let is_open =
+                    |(other, owner): &(&Server, Owner)| *owner == Owner::Other && other.weight > 0;
+                let open = self.with_key(member).find(is_open);
+                let result = match open {
+                    Some((other, _)) => Err(self.foreign(member, other)),
+                    None => Ok(DRAINING),
+                };
+                return self.result(member, result);
             }
             let item = self.item(member, server, 0, DRAINING);
             self.calls.set.push(item);

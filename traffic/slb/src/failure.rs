@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use traffic::AdapterError;
+use traffic::{AdapterError, foreign_text};
 
 /// Longest part of a message that is shown.
 const SHOWN: usize = 200;
@@ -164,15 +164,12 @@ impl Failure {
 
 /// The beginning of a text from outside, in one line.
 pub(crate) fn cut(text: &str) -> String {
-    let line: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(SHOWN)
-        .collect();
-    match text.chars().count() > SHOWN {
-        true => format!("{line}…"),
-        false => line,
-    }
+    cut_and_hide(text, str::to_owned)
+}
+
+/// The beginning of a text from outside, in one line and without secrets. `hide` replaces them.
+pub(crate) fn cut_and_hide(text: &str, hide: impl Fn(&str) -> String) -> String {
+    foreign_text(text, SHOWN, hide)
 }
 
 #[cfg(test)]

@@ -12,6 +12,10 @@ use crate::reads::Reads;
 use crate::settings::Settings;
 use crate::wire::Server;
 
+/// Age at which the groups of a load balancer are read again because of a group that is not known. A tenant may name many
+/// groups that do not exist.
+const UNKNOWN: Duration = Duration::from_secs(10);
+
 /// Reads of groups, which Services share.
 pub(crate) struct Groups {
     client: Arc<Client>,
@@ -97,7 +101,7 @@ impl Groups {
         let allowed = || settings.of_namespace(&service.namespace);
         if self.known_owner(group).is_none() {
             for load_balancer in allowed() {
-                self.list(load_balancer, Duration::ZERO).await?;
+                self.list(load_balancer, UNKNOWN).await?;
                 if self.known_owner(group).is_some() {
                     break;
                 }

@@ -5,29 +5,28 @@
 
 use std::net::IpAddr;
 
-use traffic::Presence;
+use traffic::{Presence, ServicePort};
 
 use crate::client::Group;
-use crate::service::Port;
 use crate::wire::{Health, Listener};
 
 /// Whether a listener has the protocol of a port of a Service. HTTP and HTTPS are spoken over TCP.
-fn speaks(protocol: &str, port: &Port) -> bool {
-    (protocol == "udp") == port.is_udp
+fn speaks(protocol: &str, port: &ServicePort) -> bool {
+    (protocol == "udp") == (port.protocol == "UDP")
 }
 
 /// Whether a listener belongs to a Service with these ports: the cloud controller gives each port of a Service a
 /// listener with the same number.
-pub(crate) fn is_of_ports(listener: &Listener, ports: &[Port]) -> bool {
-    let is_of = |port: &Port| {
+pub(crate) fn is_of_ports(listener: &Listener, ports: &[ServicePort]) -> bool {
+    let is_of = |port: &ServicePort| {
         port.number == listener.listener_port && speaks(&listener.listener_protocol, port)
     };
     ports.iter().any(is_of)
 }
 
 /// Whether a row belongs to a Service with these ports. Values that are missing in the row fit.
-pub(crate) fn row_is_of_ports(row: &Health, ports: &[Port]) -> bool {
-    let fits = |port: &Port| {
+pub(crate) fn row_is_of_ports(row: &Health, ports: &[ServicePort]) -> bool {
+    let fits = |port: &ServicePort| {
         (row.listener_port == 0 || row.listener_port == port.number)
             && (row.protocol.is_empty() || speaks(&row.protocol, port))
     };

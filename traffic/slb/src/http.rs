@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use traffic::AdapterError;
 
-use crate::failure::{Failure, cut};
+use crate::failure::{Failure, cut, cut_and_hide};
 use crate::secret::Credentials;
 use crate::wire::ErrorBody;
 
@@ -119,16 +119,17 @@ impl Http {
             // This message quotes the headers of the request.
             "SignatureDoesNotMatch" => "the secret does not belong to the key".to_owned(),
             "" => "the answer has no code; is the endpoint right?".to_owned(),
-            _ => match post.credentials {
-                Some(credentials) => credentials.hide_in(&error.message),
-                None => error.message,
-            },
+            _ => error.message,
+        };
+        let shown = |text: &str| match post.credentials {
+            Some(credentials) => cut_and_hide(text, |text| credentials.hide_in(text)),
+            None => cut(text),
         };
         Err(Failure::Refused {
             action,
             status,
-            code: cut(&error.code),
-            message: cut(&message),
+            code: shown(&error.code),
+            message: shown(&message),
             retry_after,
         })
     }

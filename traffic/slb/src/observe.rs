@@ -9,11 +9,12 @@ use std::net::IpAddr;
 
 use traffic::{
     AdapterError, Employer, Member, MemberKey, Observation, Pod, PodId, Presence, Registration,
+    service_ports,
 };
 
 use crate::health::{is_of_ports, observed, row_is_of_ports};
 use crate::load_balancers::{LoadBalancers, no_load_balancer};
-use crate::service::{Port, address, load_balancer, ports};
+use crate::service::{address, load_balancer};
 use crate::wire::{Health, Listener};
 
 /// The member of a Pod.
@@ -21,7 +22,8 @@ pub(crate) fn member(service: &Employer, pod: &Pod) -> Result<Option<Member>, Ad
     let Some(address) = address(pod)? else {
         return Ok(None);
     };
-    let port = ports(service).iter().find_map(|port| port.on(pod));
+    let ports = service_ports(service)?;
+    let port = ports.iter().find_map(|port| port.on(pod).ok());
     Ok(Some(Member {
         key: MemberKey {
             group: String::new(),
@@ -49,7 +51,11 @@ pub(crate) async fn observe(
         Err(_) if service.deleting => return Ok(Observation::default()),
         Err(error) => return Err(error),
     };
-    let ports = ports(service);
+    let ports = match service_ports(service) {
+        // Then the rows of all listeners count.
+        Err(_) if service.deleting => Vec::new(),
+        ports => ports?,
+    };
     let listeners = load_balancers.listeners(id).await?;
     let listeners = match &*listeners {
         Some(listeners) => listeners,
@@ -74,10 +80,7 @@ pub(crate) async fn observe(
             continue;
         };
         let shares = sharers.get(&member.key.address).is_some_and(|n| *n > 1);
-        let own_ports: Vec<u16> = ports
-            .iter()
-            .filter_map(|port: &Port| port.on(pod))
-            .collect();
+        let own_ports: Vec<u16> = ports.iter().filter_map(|port| port.on(pod).ok()).collect();
         let is_own = |row: &&Health| {
             row.address == Some(member.key.address)
                 && row_is_of_ports(row, &ports)

@@ -20,6 +20,9 @@ const ACTION: &str = "AssumeRoleWithOIDC";
 /// Credentials are fetched anew when less than this time of their life is left, or a third of their life.
 const MARGIN: Duration = Duration::from_secs(300);
 
+/// Credentials are fetched at most this often, even if they have expired at once because a clock is wrong.
+const SHORTEST: Duration = Duration::from_secs(5);
+
 /// How to assume the role.
 pub(crate) struct Oidc {
     pub http: Http,
@@ -83,7 +86,7 @@ impl Oidc {
                 key_secret: Secret::new(role.access_key_secret),
                 token: Some(Secret::new(role.security_token)),
             },
-            renew_at: Some(now + life.saturating_sub(MARGIN.min(life / 3))),
+            renew_at: Some(now + life.saturating_sub(MARGIN.min(life / 3)).max(SHORTEST)),
             dead_at: Some(now + life),
         })
     }

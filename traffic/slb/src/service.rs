@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use serde_json::Value;
-use traffic::{AdapterError, Employer, Pod};
+use traffic::{AdapterError, Employer, Pod, ServicePort, service_ports};
 
 use crate::client::Group;
+use crate::failure::cut;
 use crate::settings::is_id;
 
 /// The label with the ID of the load balancer. The cloud controller sets it.
@@ -18,59 +18,8 @@ pub const WEIGHT: &str = "resource-consist.kusionstack.io/slb-weight";
 
 /// Weight of a server without the annotation.
 const FULL: u32 = 100;
-
-/// A port of a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Port {
-    pub name: String,
-    pub number: u16,
-    pub is_udp: bool,
-    target: Target,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Target {
-    Number(u16),
-    Named(String),
-}
-
-impl Port {
-    /// The port of a Pod that gets the requests to this port.
-    pub(crate) fn on(&self, pod: &Pod) -> Option<u16> {
-        match &self.target {
-            Target::Number(number) => Some(*number),
-            Target::Named(name) => pod.port_named(name),
-        }
-    }
-
-    fn of(value: &Value) -> Option<Port> {
-        let number = u16::try_from(value["port"].as_u64()?).ok()?;
-        let target = match &value["targetPort"] {
-            Value::String(name) => match name.parse() {
-                Ok(number) => Target::Number(number),
-                Err(_) => Target::Named(name.clone()),
-            },
-            Value::Number(target) => {
-                let target = target.as_u64().and_then(|n| u16::try_from(n).ok())?;
-                // 0 is the unset value of the field.
-                Target::Number(if target == 0 { number } else { target })
-            }
-            _ => Target::Number(number),
-        };
-        Some(Port {
-            name: value["name"].as_str().unwrap_or_default().to_owned(),
-            number,
-            is_udp: value["protocol"] == "UDP",
-            target,
-        })
-    }
-}
-
-/// The ports of a Service.
-pub(crate) fn ports(service: &Employer) -> Vec<Port> {
-    let list = service.spec["ports"].as_array();
-    list.into_iter().flatten().filter_map(Port::of).collect()
-}
+/// Most groups that a Service may name. A load balancer has at most 50 listeners.
+const MOST_GROUPS: usize = 50;
 
 /// The ID of the load balancer that a Service names.
 ///
@@ -92,7 +41,7 @@ pub(crate) fn load_balancer(service: &Employer) -> Result<&str, AdapterError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub group: Group,
-    pub port: Option<Port>,
+    pub port: Option<ServicePort>,
 }
 
 /// The groups that a Service names: those of its annotation, or the default group.
@@ -107,16 +56,22 @@ pub(crate) fn groups(service: &Employer) -> Result<Vec<Named>, AdapterError> {
             port: None,
         }]);
     };
-    let ports = ports(service);
+    let ports = service_ports(service)?;
     let mut groups: Vec<Named> = Vec::new();
     for entry in text
         .split(',')
         .map(str::trim)
         .filter(|entry| !entry.is_empty())
     {
+        if groups.len() == MOST_GROUPS {
+            return Err(wrong(format!(
+                "the annotation {GROUPS} names more than {MOST_GROUPS} groups; split the Service"
+            )));
+        }
         let Some((id, port)) = entry.split_once(':').filter(|(id, _)| is_id(id)) else {
             return Err(wrong(format!(
-                "the annotation {GROUPS} has an entry that is not `<group>:<port>`: {entry:?}"
+                "the annotation {GROUPS} has an entry that is not `<group>:<port>`: {:?}",
+                cut(entry)
             )));
         };
         let by_name = ports.iter().find(|candidate| candidate.name == port);
@@ -126,7 +81,8 @@ pub(crate) fn groups(service: &Employer) -> Result<Vec<Named>, AdapterError> {
         };
         let Some(port) = by_name.or_else(by_number) else {
             return Err(wrong(format!(
-                "the annotation {GROUPS} names the port {port:?}, which the Service does not have"
+                "the annotation {GROUPS} names the port {:?}, which the Service does not have",
+                cut(port)
             )));
         };
         let group = Group::Virtual(id.to_owned());
@@ -221,13 +177,16 @@ mod tests {
         };
         let found: Vec<_> = named
             .iter()
-            .map(|named| (named.group.id(), named.port.as_ref().unwrap().on(&pod)))
+            .map(|named| {
+                (
+                    named.group.id(),
+                    named.port.as_ref().unwrap().on(&pod).unwrap(),
+                )
+            })
             .collect();
-        assert_eq!(found, [("rsp-a", Some(8080)), ("rsp-b", Some(8443))]);
+        assert_eq!(found, [("rsp-a", 8080), ("rsp-b", 8443)]);
         let bare = Pod::default();
-        assert_eq!(named[0].port.as_ref().unwrap().on(&bare), None);
-        let udp = &ports(&service)[2];
-        assert!(udp.is_udp && udp.on(&bare) == Some(53));
+        named[0].port.as_ref().unwrap().on(&bare).unwrap_err();
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The configuration of the adapter. It comes from the configuration of the server, never from tenants.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -96,6 +97,11 @@ pub struct LoadBalancer {
     pub id: String,
     /// Namespaces.
     pub namespaces: Vec<String>,
+    /// The groups to which the Services of each namespace may add servers: IDs of VServer groups, and the ID of the load
+    /// balancer for its default group. Required in the mode `write` if there are several namespaces; if it is absent, the
+    /// only namespace may use all groups. Has no effect in the mode `observe`, where it is refused.
+    #[serde(default)]
+    pub groups: Option<BTreeMap<String, Vec<String>>>,
 }
 
 /// Who calls: one of the fields. Without any field: OIDC if the environment has its three variables, or else the key
@@ -191,11 +197,52 @@ impl Settings {
                     "loadBalancers[{index}].namespaces must have at least one namespace"
                 )));
             }
+            self.check_groups(load_balancer)
+                .map_err(|(field, text)| wrong(format!("loadBalancers[{index}].{field} {text}")))?;
             let earlier = &self.load_balancers[..index];
             if earlier.iter().any(|other| other.id == load_balancer.id) {
                 return Err(wrong(format!(
                     "loadBalancers[{index}].id is there twice; list all namespaces in one entry"
                 )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which field of the groups of a load balancer is wrong, if any, and why.
+    fn check_groups(&self, load_balancer: &LoadBalancer) -> Result<(), (String, String)> {
+        let namespaces: BTreeSet<&String> = load_balancer.namespaces.iter().collect();
+        let Some(groups) = &load_balancer.groups else {
+            return match self.mode == Mode::Write && namespaces.len() > 1 {
+                // Services could add their Pods to the groups of other namespaces, and get their requests.
+                true => Err((
+                    "groups".to_owned(),
+                    "must list the groups of each namespace, since there are several namespaces, and the mode is `write`"
+                        .to_owned(),
+                )),
+                false => Ok(()),
+            };
+        };
+        if self.mode == Mode::Observe {
+            let text = "has no effect in the mode `observe`; remove it";
+            return Err(("groups".to_owned(), text.to_owned()));
+        }
+        if let Some(namespace) = namespaces.iter().find(|name| !groups.contains_key(**name)) {
+            let text = format!("must list the groups of the namespace {namespace:?}");
+            return Err(("groups".to_owned(), text));
+        }
+        for (namespace, ids) in groups {
+            let field = format!("groups.{namespace}");
+            if !namespaces.contains(namespace) {
+                let text = "is not in `namespaces`; add it there, or remove it here";
+                return Err((field, text.to_owned()));
+            }
+            if ids.is_empty() || !ids.iter().all(|id| is_id(id)) {
+                let text = format!(
+                    "must list IDs of VServer groups, or {:?} for the default group",
+                    load_balancer.id
+                );
+                return Err((field, text));
             }
         }
         Ok(())
@@ -301,11 +348,48 @@ impl Settings {
 
     /// The load balancers that Services of this namespace may name, if they are listed.
     pub(crate) fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = &str> {
-        let listed = self
-            .load_balancers
-            .iter()
-            .filter(move |lb| lb.namespaces.iter().any(|allowed| allowed == namespace));
+        let listed = self.listed(namespace);
         listed.map(|load_balancer| load_balancer.id.as_str())
+    }
+
+    fn listed(&self, namespace: &str) -> impl Iterator<Item = &LoadBalancer> {
+        let all = self.load_balancers.iter();
+        all.filter(move |lb| lb.namespaces.iter().any(|allowed| allowed == namespace))
+    }
+
+    /// Checks that Services of this namespace may add servers to a group of one of their load balancers, or of this one.
+    /// Servers that are there may always be removed.
+    ///
+    /// # Errors
+    /// [`AdapterError::Permanent`], which names the groups that are allowed.
+    pub(crate) fn may_fill(
+        &self,
+        namespace: &str,
+        load_balancer: Option<&str>,
+        group: &str,
+    ) -> Result<(), AdapterError> {
+        let listed = self.listed(namespace);
+        let of_load_balancer =
+            listed.filter(|listed| load_balancer.is_none_or(|id| listed.id == id));
+        let mut allowed = Vec::new();
+        for listed in of_load_balancer {
+            let Some(groups) = &listed.groups else {
+                return Ok(()); // all groups
+            };
+            allowed.extend(groups.get(namespace).into_iter().flatten());
+        }
+        if allowed.iter().any(|id| *id == group) {
+            return Ok(());
+        }
+        let allowed: Vec<_> = allowed.into_iter().map(String::as_str).collect();
+        Err(wrong(format!(
+            "the group {group} is not listed for the namespace {namespace} in `loadBalancers[].groups` of the \
+             configuration of the adapter, which lists {}",
+            match allowed.is_empty() {
+                true => "no group".to_owned(),
+                false => allowed.join(", "),
+            }
+        )))
     }
 }
 
@@ -378,6 +462,31 @@ mod tests {
                 json!({ "region": "r", "loadBalancers": [
                     { "id": "lb-1", "namespaces": ["a"] }, { "id": "lb-1", "namespaces": ["b"] }] }),
                 "loadBalancers[1].id is there twice",
+            ),
+            (
+                json!({ "region": "r", "mode": "write", "loadBalancers": [
+                    { "id": "lb-1", "namespaces": ["a", "b"] }] }),
+                "loadBalancers[0].groups must list the groups of each namespace",
+            ),
+            (
+                json!({ "region": "r", "loadBalancers": [
+                    { "id": "lb-1", "namespaces": ["a"], "groups": { "a": ["rsp-1"] } }] }),
+                "loadBalancers[0].groups has no effect",
+            ),
+            (
+                json!({ "region": "r", "mode": "write", "loadBalancers": [
+                    { "id": "lb-1", "namespaces": ["a", "b"], "groups": { "a": ["rsp-1"] } }] }),
+                "loadBalancers[0].groups must list the groups of the namespace \"b\"",
+            ),
+            (
+                json!({ "region": "r", "mode": "write", "loadBalancers": [
+                    { "id": "lb-1", "namespaces": ["a"], "groups": { "a": ["rsp-1"], "b": ["rsp-2"] } }] }),
+                "loadBalancers[0].groups.b is not in `namespaces`",
+            ),
+            (
+                json!({ "region": "r", "mode": "write", "loadBalancers": [
+                    { "id": "lb-1", "namespaces": ["a"], "groups": { "a": [] } }] }),
+                "loadBalancers[0].groups.a must list IDs",
             ),
         ] {
             let error = error_of(value.clone());
@@ -457,5 +566,36 @@ mod tests {
         }
         let open = parse(json!({ "region": "r" })).unwrap();
         assert!(open.allows("b", "lb-2"));
+    }
+
+    #[test]
+    fn only_listed_groups_may_be_filled() {
+        let list = json!([
+            { "id": "lb-1", "namespaces": ["a", "b"], "groups": { "a": ["lb-1", "rsp-a"], "b": ["rsp-b"] } },
+            { "id": "lb-2", "namespaces": ["b"] },
+        ]);
+        let settings = json!({ "region": "r", "mode": "write", "loadBalancers": list });
+        let settings = parse(settings).unwrap();
+        settings.check().unwrap();
+        for (namespace, load_balancer, group, allowed) in [
+            ("a", None, "rsp-a", true),
+            ("a", Some("lb-1"), "lb-1", true),
+            ("a", None, "rsp-b", false),
+            ("a", Some("lb-2"), "rsp-a", false),
+            ("b", Some("lb-1"), "rsp-b", true),
+            ("b", Some("lb-1"), "rsp-a", false),
+            ("b", Some("lb-1"), "lb-1", false),
+            ("b", Some("lb-2"), "rsp-a", true),
+            // Until it is read whose group it is, it may be one of the second load balancer.
+            ("b", None, "rsp-a", true),
+            ("c", None, "rsp-a", false),
+        ] {
+            let result = settings.may_fill(namespace, load_balancer, group);
+            assert_eq!(
+                result.is_ok(),
+                allowed,
+                "{namespace} {load_balancer:?} {group}"
+            );
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use traffic::{
     AdapterError, Employer, Member, MemberKey, Observation, Pod, Presence, Registration,
+    service_ports,
 };
 
 use crate::added::Added;
@@ -20,7 +21,7 @@ use crate::interfaces::Interfaces;
 use crate::load_balancers::{LoadBalancers, no_load_balancer};
 use crate::mark::{EmployerMark, Owner};
 use crate::scans::Scans;
-use crate::service::{Named, Port, address, groups, load_balancer, weight};
+use crate::service::{GROUPS, Named, address, groups, load_balancer, weight};
 use crate::settings::Settings;
 use crate::wire::Server;
 
@@ -85,13 +86,38 @@ impl Writer {
 
     /// Says why the Service can't be managed, if so.
     pub(crate) fn check(&self, service: &Employer) -> Result<(), AdapterError> {
-        groups(service)?;
+        service_ports(service)?;
+        let groups = groups(service)?;
         weight(service)?;
         let id = load_balancer(service)?;
-        match self.settings.allows(&service.namespace, id) {
-            true => Ok(()),
-            false => Err(not_allowed(service, id)),
+        if !self.settings.allows(&service.namespace, id) {
+            return Err(not_allowed(service, id));
         }
+        for Named { group, .. } in groups {
+            let load_balancer = match &group {
+                Group::Default(id) => Some(id.as_str()),
+                Group::Virtual(id) if self.group(id) == group => None,
+                Group::Virtual(id) => {
+                    return Err(AdapterError::Permanent(format!(
+                        "the annotation {GROUPS} names the load balancer {id} as a group; remove the annotation to use \
+                         its default group"
+                    )));
+                }
+            };
+            self.may_fill(service, load_balancer, &group)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the Service may add servers to a group of its load balancers, or of this one.
+    pub(crate) fn may_fill(
+        &self,
+        service: &Employer,
+        load_balancer: Option<&str>,
+        group: &Group,
+    ) -> Result<(), AdapterError> {
+        let settings = &self.settings;
+        settings.may_fill(&service.namespace, load_balancer, group.id())
     }
 
     /// The members of a Pod.
@@ -107,7 +133,7 @@ impl Writer {
         let member = |named: Named| {
             let port = match &named.port {
                 None => 0,
-                Some(port) => port.on(pod).ok_or_else(|| no_target(port))?,
+                Some(port) => port.on(pod)?,
             };
             Ok(Member {
                 key: MemberKey {
@@ -136,6 +162,7 @@ impl Writer {
             Err(error) => return Err(error),
         };
         let mark = self.mark(service);
+        let leaving = self.leaving(service, pods);
         let mut observation = Observation::default();
         let remembered = self.scans.groups(&mark, &named);
         let is_scan = remembered.is_none();
@@ -149,7 +176,8 @@ impl Writer {
                 true => WHILE_SCANNING,
                 false => Duration::ZERO,
             };
-            match self.read_group(service, &mark, pods, group, age).await {
+            let read = self.read_group(service, &mark, pods, &leaving, group, age);
+            match read.await {
                 Ok(Some(registrations)) => {
                     readable.insert(group.id());
                     if !registrations.is_empty() {
@@ -210,6 +238,7 @@ impl Writer {
         service: &Employer,
         mark: &EmployerMark,
         pods: &[Pod],
+        leaving: &[Member],
         group: &Group,
         age: Duration,
     ) -> Result<Option<Vec<Registration>>, AdapterError> {
@@ -260,38 +289,15 @@ impl Writer {
                 registrations[index].presence = presence;
             }
         }
-        self.add_foreign(service, mark, pods, group, servers, &mut registrations);
+        add_foreign(mark, leaving, group, servers, &mut registrations);
         Ok(Some(registrations))
     }
 
-    /// A Pod that should not serve, but whose address somebody else has registered, still serves. Its removal fails
-    /// with the reason. For a Pod that should serve, the registration fails with the reason.
-    fn add_foreign(
-        &self,
-        service: &Employer,
-        mark: &EmployerMark,
-        pods: &[Pod],
-        group: &Group,
-        servers: &[Server],
-        registrations: &mut Vec<Registration>,
-    ) {
-        for pod in pods.iter().filter(|pod| !pod.on) {
-            let members = self.members(service, pod).unwrap_or_default();
-            for member in members.into_iter().filter(|m| m.key.group == group.id()) {
-                let is_foreign = servers.iter().any(|server| {
-                    server.weight > 0
-                        && key(group, server).as_ref() == Some(&member.key)
-                        && mark.owner(&server.description) == Owner::Other
-                });
-                if is_foreign {
-                    registrations.push(Registration {
-                        member,
-                        presence: Presence::Serving,
-                        connections: None,
-                    });
-                }
-            }
-        }
+    /// The members that Pods which should not serve have while they serve.
+    fn leaving(&self, service: &Employer, pods: &[Pod]) -> Vec<Member> {
+        let leaving = pods.iter().filter(|pod| !pod.on);
+        let members = leaving.map(|pod| self.members(service, pod).unwrap_or_default());
+        members.flatten().collect()
     }
 
     /// Adds the servers that may be there although no group lists them.
@@ -309,6 +315,31 @@ impl Writer {
             observation.registrations.push(Registration {
                 member,
                 presence: Presence::Pending,
+                connections: None,
+            });
+        }
+    }
+}
+
+/// A Pod that should not serve, but whose address somebody else has registered, still serves. Its removal fails with the
+/// reason. For a Pod that should serve, the registration fails with the reason.
+fn add_foreign(
+    mark: &EmployerMark,
+    leaving: &[Member],
+    group: &Group,
+    servers: &[Server],
+    registrations: &mut Vec<Registration>,
+) {
+    for member in leaving.iter().filter(|m| m.key.group == group.id()) {
+        let is_foreign = servers.iter().any(|server| {
+            server.weight > 0
+                && key(group, server).as_ref() == Some(&member.key)
+                && mark.owner(&server.description) == Owner::Other
+        });
+        if is_foreign {
+            registrations.push(Registration {
+                member: member.clone(),
+                presence: Presence::Serving,
                 connections: None,
             });
         }
@@ -347,14 +378,4 @@ fn unreadable(observation: &mut Observation, group: &Group, error: AdapterError)
 /// The error for a group that does not exist.
 pub(crate) fn no_group(group: &Group) -> AdapterError {
     AdapterError::Permanent(format!("the group {} does not exist", group.id()))
-}
-
-fn no_target(port: &Port) -> AdapterError {
-    let port = match port.name.as_str() {
-        "" => port.number.to_string(),
-        name => name.to_owned(),
-    };
-    AdapterError::Permanent(format!(
-        "no container of the Pod declares the target port of the port {port:?} of the Service"
-    ))
 }

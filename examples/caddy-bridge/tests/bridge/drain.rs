@@ -3,11 +3,14 @@
 use testbed::wait;
 use traffic::Presence;
 
-use crate::site::{Server, Site, all};
+use crate::site::{DRAINING, Mode, Server, Site, all};
 
-#[tokio::test]
-async fn drained_member_ends_its_requests_and_gets_no_new_ones() {
-    let site = Site::start().await;
+in_both_modes!(
+    drained_member_ends_its_requests_and_gets_no_new_ones,
+    request_outlives_the_removal_of_its_member,
+);
+
+async fn drained_member_ends_its_requests_and_gets_no_new_ones(site: Site) {
     let (one, two) = (Server::start(51).await, Server::start(52).await);
     let leaving = std::slice::from_ref(&one.member);
     site.bridge.register(leaving).await;
@@ -17,19 +20,13 @@ async fn drained_member_ends_its_requests_and_gets_no_new_ones() {
         site.bridge
             .register(std::slice::from_ref(&two.member))
             .await;
-        all(
-            &site.bridge.drain(leaving).await,
-            &Presence::Draining { until: None },
-        );
-        assert_eq!(site.answers(6).await, [(two.name.clone(), 6)].into());
+        all(&site.bridge.drain(leaving).await, &DRAINING);
+        assert_eq!(site.answers(9).await, [(two.name.clone(), 9)].into());
         let connections = async || site.bridge.observe().await[0].connections;
         let counted = wait::value("a count", async || connections().await).await;
         assert_eq!(counted, 1);
         // The drain is repeated, as after a lost reply.
-        all(
-            &site.bridge.drain(leaving).await,
-            &Presence::Draining { until: None },
-        );
+        all(&site.bridge.drain(leaving).await, &DRAINING);
         assert_eq!(connections().await, Some(1));
         one.slow.add_permits(1);
         wait::until("no request", async || connections().await == Some(0)).await;
@@ -40,9 +37,7 @@ async fn drained_member_ends_its_requests_and_gets_no_new_ones() {
     assert_eq!(site.bridge.observe().await.len(), 1);
 }
 
-#[tokio::test]
-async fn request_outlives_the_removal_of_its_member() {
-    let site = Site::start().await;
+async fn request_outlives_the_removal_of_its_member(site: Site) {
     let one = Server::start(61).await;
     let leaving = std::slice::from_ref(&one.member);
     site.bridge.register(leaving).await;
@@ -60,22 +55,11 @@ async fn request_outlives_the_removal_of_its_member() {
 /// an answer asks again here.
 #[tokio::test]
 async fn no_request_is_answered_with_an_error_during_changes() {
-    let site = Site::start().await;
+    let site = Site::start(Mode::Config).await;
     let (one, two) = (Server::start(71).await, Server::start(72).await);
-    let changing = std::slice::from_ref(&one.member);
     site.bridge
         .register(&[one.member.clone(), two.member.clone()])
         .await;
-    let changes = async {
-        for _ in 0..10 {
-            all(
-                &site.bridge.drain(changing).await,
-                &Presence::Draining { until: None },
-            );
-            all(&site.bridge.deregister(changing).await, &Presence::Absent);
-            all(&site.bridge.register(changing).await, &Presence::Serving);
-        }
-    };
     let requests = async {
         loop {
             if let Ok((status, text)) = site.get("/").await {
@@ -84,7 +68,7 @@ async fn no_request_is_answered_with_an_error_during_changes() {
         }
     };
     tokio::select! {
-        () = changes => {}
+        () = site.change_often(&one.member) => {}
         () = requests => {}
     }
 }

@@ -4,7 +4,12 @@ use serde_json::json;
 use traffic::{Adapter, AdapterError, Changes};
 use traffic_http::HttpAdapter;
 
-use crate::site::{Bridge, Site, client, employer, member};
+use crate::site::{Bridge, Mode, Site, client, employer, member};
+
+in_both_modes!(
+    bad_input_is_refused_and_changes_nothing,
+    service_without_frontend_has_no_members,
+);
 
 /// The status and the text of the answer to a call.
 async fn post(bridge: &Bridge, call: &str, body: &str) -> (u16, String) {
@@ -18,9 +23,7 @@ async fn post(bridge: &Bridge, call: &str, body: &str) -> (u16, String) {
     (answer.status().as_u16(), answer.text().await.unwrap())
 }
 
-#[tokio::test]
-async fn bad_input_is_refused_and_changes_nothing() {
-    let site = Site::start().await;
+async fn bad_input_is_refused_and_changes_nothing(site: Site) {
     let (status, text) = post(&site.bridge, "apply", "{\"register\": 1}").await;
     assert_eq!(status, 400);
     assert!(text.starts_with("{\"message\":\"the request: "), "{text}");
@@ -55,9 +58,7 @@ async fn bad_input_is_refused_and_changes_nothing() {
     assert_eq!(found.iter().map(|r| &r.member).collect::<Vec<_>>(), [&good]);
 }
 
-#[tokio::test]
-async fn service_without_frontend_has_no_members() {
-    let site = Site::start().await;
+async fn service_without_frontend_has_no_members(site: Site) {
     site.bridge.register(&[member(1, 80)]).await;
     let mut other = employer();
     other.namespace = "prod".into();
@@ -78,7 +79,7 @@ async fn service_without_frontend_has_no_members() {
 
 #[tokio::test]
 async fn configuration_of_somebody_else_is_left_alone() {
-    let site = Site::start().await;
+    let site = Site::start(Mode::Config).await;
     site.bridge.register(&[member(1, 80)]).await;
     let server = "config/apps/http/servers/operating.demo.web.http";
     let path = format!(
@@ -110,7 +111,7 @@ async fn unsigned_calls_are_refused() {
     let (file, wrong) = (dir.path().join("key"), dir.path().join("wrong"));
     std::fs::write(&file, "signing-key-of-the-test\n").unwrap();
     std::fs::write(&wrong, "another-signing-key\n").unwrap();
-    let site = Site::start().await;
+    let site = Site::start(Mode::Config).await;
     let flags = ["--hmac-key-file", file.to_str().unwrap()];
     let bridge = Bridge::start(&site.caddy, &flags).await;
     let with_key = |key| {

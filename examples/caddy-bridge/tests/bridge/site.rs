@@ -17,6 +17,8 @@ use traffic::{
 };
 use traffic_http::HttpAdapter;
 
+pub const DRAINING: Presence = Presence::Draining { until: None };
+
 /// A task that ends with its owner.
 pub struct Task(JoinHandle<()>);
 
@@ -99,31 +101,57 @@ impl Bridge {
     }
 }
 
+/// Where the bridge keeps the members.
+#[derive(Clone, Copy, Debug)]
+pub enum Mode {
+    /// In the configuration of Caddy.
+    Config,
+    /// In the module `operating_members`, where they change without a new configuration.
+    Module,
+}
+
+impl Mode {
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Mode::Config => &[],
+            Mode::Module => &["--members-module"],
+        }
+    }
+}
+
 /// A Caddy and a bridge.
 pub struct Site {
+    mode: Mode,
     pub caddy: Caddy,
     pub front: u16,
     pub bridge: Bridge,
 }
 
 impl Site {
-    pub async fn start() -> Site {
-        Site::with(&[]).await
-    }
-
-    /// A Caddy whose members change in the module `operating_members`.
-    pub async fn with_module() -> Site {
-        Site::with(&["--members-module"]).await
-    }
-
-    async fn with(flags: &[&str]) -> Site {
+    pub async fn start(mode: Mode) -> Site {
         let caddy = Caddy::start::<2>().await.unwrap();
         let (front, _) = caddy.fronts().next().unwrap();
-        let bridge = Bridge::start(&caddy, flags).await;
+        let bridge = Bridge::start(&caddy, mode.flags()).await;
         Site {
+            mode,
             caddy,
             front,
             bridge,
+        }
+    }
+
+    /// Another bridge of the same Caddy.
+    pub async fn another_bridge(&self) -> Bridge {
+        Bridge::start(&self.caddy, self.mode.flags()).await
+    }
+
+    /// Drains, removes and registers a member again and again.
+    pub async fn change_often(&self, member: &Member) {
+        let members = std::slice::from_ref(member);
+        for _ in 0..10 {
+            all(&self.bridge.drain(members).await, &DRAINING);
+            all(&self.bridge.deregister(members).await, &Presence::Absent);
+            all(&self.bridge.register(members).await, &Presence::Serving);
         }
     }
 

@@ -129,6 +129,46 @@ async fn result_without_presence_and_error_is_unknown() {
     assert!(applied.is_empty());
 }
 
+/// A change without an effect that is told as a success would be repeated without a pause.
+#[tokio::test]
+async fn presence_that_contradicts_the_change_is_a_failure() {
+    let double = Double::start().await;
+    let adapter = double.adapter(json!({}));
+    for (presences, failed) in [
+        (["Serving", "Draining", "Absent"], [false; 3]),
+        (["Pending", "Absent", "Draining"], [false; 3]),
+        (["Unknown", "Unknown", "Unknown"], [false; 3]),
+        (["Absent", "Serving", "Serving"], [true; 3]),
+        (["Draining", "Pending", "Pending"], [true; 3]),
+    ] {
+        let results = presences.iter().zip(1..).map(|(presence, number)| {
+            json!({"group": "http", "address": format!("10.0.0.{number}"), "port": 8080,
+                   "presence": presence})
+        });
+        let results: Vec<_> = results.collect();
+        double.reply(Reply::json(&json!({ "results": results })));
+        let applied = adapter.apply(&employer(), &changes()).await;
+        for (number, failed) in (1..).zip(failed) {
+            let result = &applied[&member(number).key];
+            let is_failure = matches!(result, Err(AdapterError::Transient(_)));
+            assert_eq!(is_failure, failed, "{presences:?}: {result:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn member_with_two_results_is_unknown() {
+    let double = Double::start().await;
+    let result = |presence: &str| json!({"group": "http", "address": "10.0.0.1", "port": 8080, "presence": presence});
+    let results = ["Absent", "Serving", "Serving"].map(result);
+    double.reply(Reply::json(&json!({ "results": results })));
+    let applied = double
+        .adapter(json!({}))
+        .apply(&employer(), &changes())
+        .await;
+    assert!(applied.is_empty(), "{applied:?}");
+}
+
 #[tokio::test]
 async fn each_request_has_another_id() {
     let double = Double::start().await;

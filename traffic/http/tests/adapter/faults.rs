@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use traffic::{Adapter, AdapterError};
 use traffic_http::HttpAdapter;
@@ -32,6 +33,14 @@ async fn answers_that_cannot_be_read_name_the_place() {
         (Reply::status(200, ""), "can't be read"),
         (Reply::json(&json!({})), "missing field `members`"),
         (Reply::json(&wrong), "members[0].address"),
+        (
+            Reply::status(200, "{\"members\": []} {\"message\": \"down\"}"),
+            "trailing characters",
+        ),
+        (
+            Reply::status(200, "{\"members\": [], \"members\": []}"),
+            "duplicate field",
+        ),
     ];
     for (reply, expected) in cases {
         let AdapterError::Transient(text) = observe_error(reply, json!({})).await else {
@@ -39,6 +48,100 @@ async fn answers_that_cannot_be_read_name_the_place() {
         };
         assert!(text.contains(expected), "{text}");
     }
+}
+
+/// A member with this value of a field, which may be no JSON.
+fn with_field(field: &str, value: &str) -> String {
+    let fields = [
+        ("group", "\"g\""),
+        ("address", "\"10.0.0.1\""),
+        ("port", "1"),
+        ("weight", "1"),
+        ("presence", "\"Draining\""),
+        ("podUid", "\"u\""),
+        ("podName", "\"p\""),
+        ("connections", "0"),
+        ("drainUntil", "\"2026-01-02T03:04:05Z\""),
+        ("more", "0"),
+    ];
+    let fields = fields.map(|(name, usual)| {
+        let value = if name == field { value } else { usual };
+        format!("\"{name}\": {value}")
+    });
+    format!("{{\"members\": [{{{}}}]}}", fields.join(", "))
+}
+
+#[tokio::test]
+async fn hostile_values_make_the_answer_unreadable() {
+    let long = format!("\"{}\"", "g".repeat(254));
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    for (field, value) in [
+        ("weight", "-1"),
+        ("weight", "4294967296"),
+        ("port", "65536"),
+        ("connections", "-1"),
+        ("connections", "NaN"),
+        ("connections", "1e400"),
+        ("drainUntil", "\"99999-01-01T00:00:00Z\""),
+        ("drainUntil", "\"soon\""),
+        ("address", "\"lb.example\""),
+        ("group", deep.as_str()),
+        ("group", long.as_str()),
+        ("group", "\"a\\u202eb\""),
+        ("podUid", "\"a\\nb\""),
+        ("podName", "\"\\u001b[2J\""),
+    ] {
+        let reply = Reply::status(200, &with_field(field, value));
+        let error = observe_error(reply, json!({})).await;
+        assert!(matches!(error, AdapterError::Transient(_)), "{field}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("members[0].{field}")), "{text}");
+        assert!(text.len() < 400, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn unusual_values_are_read() {
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    for (field, value) in [
+        ("more", deep.as_str()),
+        ("weight", "4294967295"),
+        ("connections", "18446744073709551615"),
+        ("drainUntil", "\"9999-12-30T00:00:00Z\""),
+        ("drainUntil", "\"-009999-01-03T00:00:00Z\""),
+    ] {
+        let double = Double::start().await;
+        double.reply(Reply::status(200, &with_field(field, value)));
+        let observed = double.adapter(json!({})).observe(&employer(), &[]).await;
+        let observed = observed.unwrap();
+        assert_eq!(observed.registrations.len(), 1, "{field}");
+    }
+}
+
+/// An endpoint that sends a byte of its answer now and then, and never ends.
+#[tokio::test]
+async fn slow_answer_ends_with_the_timeout() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let drip = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"}") {
+            stream.read_buf(&mut request).await.unwrap();
+        }
+        let head = b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        while stream.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let config = json!({ "url": url, "timeoutSeconds": 1 });
+    let adapter = HttpAdapter::new(serde_json::from_value(config).unwrap()).unwrap();
+    let service = employer();
+    // The endpoint stops when the adapter has closed the connection.
+    let ((), observed) = tokio::join!(drip, adapter.observe(&service, &[]));
+    let text = "no complete answer within 1 s".to_owned();
+    assert_eq!(observed, Err(AdapterError::Transient(text)));
 }
 
 #[tokio::test]
@@ -54,10 +157,28 @@ async fn member_listed_twice_makes_the_answer_unreadable() {
 async fn answer_longer_than_the_limit_is_not_kept() {
     let reply = Reply::status(200, &" ".repeat(1024 * 1024 + 1));
     let error = observe_error(reply, json!({})).await;
-    assert_eq!(
-        error,
-        AdapterError::Transient("the answer is longer than 1 MiB".into())
+    assert!(
+        matches!(&error, AdapterError::Transient(text) if text.contains("longer than 1 MiB")),
+        "{error}"
     );
+}
+
+/// The number that the documentation names.
+#[tokio::test]
+async fn answer_with_4500_members_is_read() {
+    let member = |number: u32| {
+        json!({
+            "group": "http", "address": std::net::Ipv4Addr::from(0x0af4_0000 + number), "port": 8080,
+            "weight": 100, "podUid": "7f9c24e8-3b12-4a8e-9a37-0d6d1c2b3a4f",
+            "podName": format!("web-frontend-production-7d4b9c6f58-{number:05}"),
+            "presence": "Draining", "connections": 1000,
+        })
+    };
+    let members: Vec<_> = (0..4500).map(member).collect();
+    let double = Double::start().await;
+    double.reply(Reply::json(&json!({ "members": members })));
+    let observed = double.adapter(json!({})).observe(&employer(), &[]).await;
+    assert_eq!(observed.unwrap().registrations.len(), 4500);
 }
 
 #[tokio::test]

@@ -117,6 +117,58 @@ async fn secrets_that_the_endpoint_repeats_are_removed() {
     }
 }
 
+/// The text as JSON with each character escaped.
+fn escaped(text: &str) -> String {
+    let digits = text.chars().map(|c| format!("\\u{:04x}", u32::from(c)));
+    digits.collect()
+}
+
+#[tokio::test]
+async fn disguised_secrets_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    fs::write(&file, TOKEN).unwrap();
+    let double = Double::start().await;
+    let adapter = double.adapter(json!({"tokenFile": file}));
+    let token = escaped(TOKEN);
+    let divided = TOKEN.replace("-of-", "-of\u{200b}-");
+    let key = "\"group\": \"http\", \"address\": \"10.0.0.1\", \"port\": 8080";
+    for body in [
+        format!("{{\"message\": \"wrong: {token}\"}}"),
+        format!("{{\"error\": \"wrong: {token}\"}}"),
+        format!("wrong: {divided}"),
+        // The token begins before the end of the longest text.
+        format!("{}{TOKEN}", "x ".repeat(145)),
+        format!("{{\"message\": \"{}", token.repeat(1000)),
+    ] {
+        double.reply(Reply::status(403, &body));
+        let text = format!("{:?}", adapter.observe(&employer(), &[]).await);
+        for part in [TOKEN, "token-of", "\\u00"] {
+            assert!(!text.contains(part), "{text}");
+        }
+        assert!(text.contains("answered 403"), "{text}");
+    }
+    for body in [
+        format!("{{\"members\": \"{token}\"}}"),
+        format!(
+            "{{\"members\": [], \"unreadableGroups\": [{{\"group\": \"g\", \"error\": {{\"message\": \"{token}\"}}}}]}}"
+        ),
+        format!("{{\"members\": [{{{key}, \"weight\": 1, \"presence\": \"{token}\"}}]}}"),
+        format!(
+            "{{\"members\": [{{\"group\": \"{token}\", \"address\": \"::1\", \"port\": 1, \"weight\": 1, \"presence\": \"Serving\"}}]}}"
+        ),
+    ] {
+        double.reply(Reply::status(200, &body));
+        let text = format!("{:?}", adapter.observe(&employer(), &[]).await);
+        assert!(!text.contains(TOKEN), "{text}");
+    }
+    let body = format!("{{\"results\": [{{{key}, \"error\": {{\"message\": \"{token}\"}}}}]}}");
+    double.reply(Reply::status(200, &body));
+    let applied = adapter.apply(&employer(), &changes()).await;
+    let hidden = AdapterError::Permanent("[secret]".to_owned());
+    assert_eq!(applied.into_values().collect::<Vec<_>>(), [Err(hidden)]);
+}
+
 #[tokio::test]
 async fn other_labels_and_annotations_are_not_sent() {
     let double = Double::start().await;

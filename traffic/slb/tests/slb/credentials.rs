@@ -163,6 +163,19 @@ async fn role_is_assumed_once_for_many_calls() {
     assert_eq!(double.count("AssumeRoleWithOIDC"), 1);
 }
 
+/// The clock of STS, or of this machine, is wrong, or STS lies.
+#[tokio::test]
+async fn role_that_has_expired_at_once_is_not_assumed_for_each_call() {
+    let double = with_listener().await;
+    let directory = tempfile::tempdir().unwrap();
+    let adapter = oidc(&double, directory.path());
+    double.state().people.lifetime = std::time::Duration::ZERO;
+    for _ in 0..4 {
+        call(&adapter).await.unwrap_err();
+    }
+    assert_eq!(double.count("AssumeRoleWithOIDC"), 1);
+}
+
 #[tokio::test]
 async fn expired_token_is_replaced_once_in_the_middle() {
     let double = with_listener().await;

@@ -56,9 +56,9 @@ pub async fn measure(bench: &mut Bench, provider: &HttpDouble) -> Result<()> {
 
     services.manage(HTTP).await?;
     requests::until_rest(&bench.plane, &namespace).await?;
-    let before = provider.calls();
+    let before = provider.calls_by_name();
     let about = rest(bench, &namespace).await?;
-    let calls = provider.calls().since(before);
+    let calls = provider.calls_by_name().since(before);
     let figure = format!("{}: calls, each Service is read once", subject(HTTP));
     let value = format!(
         "{} (apply {}, observe {})",

@@ -80,13 +80,13 @@ async fn rollout(
     requests::until_rest(&bench.plane, &namespace).await?;
 
     let position = requests::audit_position(&bench.plane).await?;
-    let before = provider.calls();
+    let before = provider.calls_by_name();
     let spec = json!({ "template": { "spec": { "containers": containers("web:2") } } });
     let patch = Patch::Merge(json!({ "spec": spec }));
     sets.patch(NAME, &PatchParams::default(), &patch).await?;
     collasets::reached(&sets, NAME, PATIENCE).await?;
     requests::until_rest(&bench.plane, &namespace).await?;
-    let calls = provider.calls().since(before);
+    let calls = provider.calls_by_name().since(before);
     let requests = requests::since(&bench.plane, position, &namespace).await?;
 
     rules.delete(NAME, &DeleteParams::default()).await?;
