@@ -209,10 +209,7 @@ fn client_certificates_are_mounted_where_the_server_looks() {
         &["self-managed-certificates", "client-certificates"],
     ] {
         let found = built(components);
-        assert_eq!(
-            variable(&found, "OPERATING_CLIENT_NAMES"),
-            "kube-apiserver"
-        );
+        assert_eq!(variable(&found, "OPERATING_CLIENT_NAMES"), "kube-apiserver");
         let (path, callers) = volume(&found, "callers");
         let file = format!("{path}/ca.crt");
         assert_eq!(variable(&found, "OPERATING_CLIENT_CA_FILE"), file);
@@ -259,7 +256,8 @@ fn traffic_config_is_mounted_where_the_server_looks() {
         assert!(map["data"]["traffic.yaml"].is_string(), "{map}");
         let (path, credentials) = volume(&found, "traffic-credentials");
         assert_eq!(path, "/traffic-credentials");
-        let secret = json!({ "secretName": "operating-traffic", "defaultMode": 0o440, "optional": true });
+        let secret =
+            json!({ "secretName": "operating-traffic", "defaultMode": 0o440, "optional": true });
         assert_eq!(credentials["secret"], secret);
     }
 }
