@@ -170,6 +170,7 @@ fn example_exposition() -> anyhow::Result<String> {
     endpoint_caller.ignored.count_ignored(&rule, "ask", 1);
     let collector = MetricsCollector {
         caches,
+        traffic: Arc::default(),
         ledgers: Ledgers::new(store),
         endpoint_caller,
         denials: DenialCounts::default(),

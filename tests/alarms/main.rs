@@ -386,6 +386,71 @@ async fn stalled_collaset_raises_alarm() {
 }
 
 #[tokio::test]
+async fn failing_load_balancer_raises_alarm_until_a_call_succeeds() {
+    let plant = Plant::new().await;
+    let count = |outcome| {
+        plant
+            .traffic
+            .counters
+            .count_call("edge", "observe", outcome)
+    };
+    let fail = |_| count("failed");
+    let fired = plant.alarms(25, fail, |_, text| text).await;
+    assert_eq!(fired, ["OperatingTrafficCallsFail"]);
+    // One of several Services whose calls fail is not the load balancer.
+    let some = |minute| {
+        count("failed");
+        if minute % 4 == 0 {
+            count("ok");
+        }
+    };
+    assert_eq!(plant.alarms(25, some, |_, text| text).await, NONE);
+    let mended = |minute| match minute {
+        0..20 => count("throttled"),
+        20 => count("ok"),
+        _ => {}
+    };
+    assert_eq!(plant.alarms(22, mended, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
+async fn failed_service_raises_alarm_until_it_is_corrected() {
+    let plant = Plant::new().await;
+    let failed = json!({ "adapter": "", "lastError": "no adapter is named \"egde\"" });
+    plant.service(7, &failed);
+    let fired = plant.alarms(25, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingTrafficFailed"]);
+    let figures = plant.fresh();
+    assert!(
+        figures.contains("operating_traffic_employers{reason=\"Failed\"} 1"),
+        "{figures}"
+    );
+    plant.service(
+        8,
+        &json!({ "adapter": "edge", "registered": 1, "draining": 1 }),
+    );
+    assert_eq!(plant.alarms(25, |_| {}, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
+async fn long_wait_for_traffic_raises_alarm_until_it_ends() {
+    let plant = Plant::new().await;
+    let finalizer = "prot.podopslifecycle.kusionstack.io/9705eb7ac2c98403";
+    plant.deleted_pod(7, 600, &[finalizer]);
+    assert_eq!(plant.alarms(10, |_| {}, |_, text| text).await, NONE);
+    plant.deleted_pod(8, 1_000, &[finalizer]);
+    let fired = plant.alarms(10, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingTrafficWaits"]);
+    plant.deleted_pod(9, 1_000, &["example.com/keep"]);
+    assert_eq!(plant.alarms(10, |_| {}, |_, text| text).await, NONE);
+    // Nobody moves the traffic of Pods while no replica leads; another alarm tells of it.
+    plant.deleted_pod(10, 1_000, &[finalizer]);
+    plant.leading.send_replace(false);
+    let fired = plant.alarms(10, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingLeaders"]);
+}
+
+#[tokio::test]
 async fn expiring_certificate_raises_alarm() {
     let plant = Plant::new().await;
     plant.certificate(2 * 24);

@@ -17,6 +17,7 @@ use kube::client::Body;
 use operating::admission::denial_counts::DenialCounts;
 use operating::admission::handler_guard::guard_handlers;
 use operating::admission::review::{self, Handler, Verdict};
+use operating::api::keys;
 use operating::cli::serve::metrics::{self, MetricsCollector};
 use operating::cluster::caches::Caches;
 use operating::cluster::events::EventRecorder;
@@ -24,6 +25,9 @@ use operating::cluster::index::{Index, NamespaceFacts};
 use operating::cluster::leadership::Leadership;
 use operating::cluster::owner_sizes::LiveOwners;
 use operating::cluster::rule_store::RuleStore;
+use operating::cluster::traffic::Traffic;
+use operating::cluster::traffic::adapters::{Adapters, NamedAdapter};
+use operating::cluster::traffic::endpoints::EndpointsAdapter;
 use operating::cluster::watches;
 use operating::controllers::rule_endpoints::EndpointCaller;
 use operating::controllers::{self, ControllerStats};
@@ -55,6 +59,8 @@ pub struct Plant {
     pub client: Client,
     pub caches: Caches,
     pub index: Arc<Index>,
+    /// With an adapter `edge`.
+    pub traffic: Arc<Traffic>,
     pub ledgers: Arc<Ledgers<RuleStore>>,
     pub work: Arc<ControllerStats>,
     pub leading: watch::Sender<bool>,
@@ -99,6 +105,16 @@ fn api() -> Client {
         }
     });
     Client::new(service, "default")
+}
+
+/// One adapter, which manages every Service that names none.
+fn adapters() -> Adapters {
+    let edge = NamedAdapter {
+        name: "edge".to_owned(),
+        adapter: Arc::new(EndpointsAdapter(Arc::default())),
+        namespaces: None,
+    };
+    Adapters::new(vec![edge], Some("edge".to_owned())).unwrap()
 }
 
 impl Plant {
@@ -151,8 +167,12 @@ impl Plant {
             DenialCounts::default(),
             Arc::new(ControllerStats::default()),
         );
+        let traffic = Traffic::new(adapters(), Arc::default());
+        traffic.counters.show("edge");
+        exposition.register(|registry| traffic.counters.register(registry));
         let collector = MetricsCollector {
             caches: caches.clone(),
+            traffic: Arc::clone(&traffic),
             ledgers: Arc::clone(&ledgers),
             endpoint_caller: Arc::new(EndpointCaller::default()),
             denials: denials.clone(),
@@ -168,6 +188,7 @@ impl Plant {
             client,
             caches,
             index,
+            traffic,
             ledgers,
             work,
             leading,
@@ -258,6 +279,35 @@ impl Plant {
             "status": { "ledger": ledger },
         });
         self.index.apply_rule(serde_json::from_value(rule).unwrap());
+    }
+
+    /// Puts a managed Service with this report into the cache.
+    pub fn service(&self, version: u64, report: &Value) {
+        let service = json!({
+            "metadata": {
+                "namespace": "shop", "name": "web", "uid": "web", "resourceVersion": version.to_string(),
+                "labels": { (keys::CONTROL): "true" },
+                "annotations": { (keys::CONSIST_STATUS): report.to_string() },
+            },
+            "spec": { "selector": { "app": "web" } },
+        });
+        let services = self.traffic.employers.kind("Service").unwrap();
+        let service = serde_json::from_value(service).unwrap();
+        assert!(services.apply(&self.traffic.adapters, service));
+    }
+
+    /// Puts a Pod into the cache that was deleted this number of seconds ago, with these finalizers.
+    pub fn deleted_pod(&self, version: u64, seconds: u64, finalizers: &[&str]) {
+        let at = Timestamp::now() - Duration::from_secs(seconds);
+        let pod = json!({
+            "metadata": {
+                "namespace": "shop", "name": "web-0", "uid": "web-0", "resourceVersion": version.to_string(),
+                "labels": { (keys::CONTROL): "true" }, "finalizers": finalizers,
+                "deletionTimestamp": at, "deletionGracePeriodSeconds": 0,
+            },
+            "spec": { "containers": [{ "name": "app" }] },
+        });
+        self.index.apply_pod(serde_json::from_value(pod).unwrap());
     }
 
     /// Serves a certificate that is valid for this number of hours.

@@ -39,7 +39,7 @@ fn example(name: &str) -> String {
 }
 
 /// Blocks marked `<!-- tested -->` in a document, in their order, as one script that uses another namespace.
-fn tested(page: &str, namespace: &str) -> String {
+pub fn tested(page: &str, namespace: &str) -> String {
     let text = read(Path::new(page));
     let blocks = parse(&text).blocks.into_iter();
     let blocks = blocks.filter(|block| block.comment.as_deref() == Some("tested"));

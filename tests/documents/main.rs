@@ -6,4 +6,5 @@ mod commands;
 mod links;
 mod manifests;
 mod markdown;
+mod outage;
 mod plane;

@@ -9,8 +9,15 @@ use testbed::{Bed, Scope};
 
 /// A namespace of one test.
 pub struct Ground {
-    bed: &'static Bed,
+    bed: Home,
     scope: Scope,
+}
+
+/// The bed of a test.
+enum Home {
+    Shared(&'static Bed),
+    /// For a test that disturbs the replicas.
+    Own(Box<Bed>),
 }
 
 impl Ground {
@@ -18,7 +25,27 @@ impl Ground {
     pub async fn new(prefix: &str) -> Ground {
         let bed = Bed::shared().await;
         let scope = bed.scope(prefix).await;
-        Ground { bed, scope }
+        Ground {
+            bed: Home::Shared(bed),
+            scope,
+        }
+    }
+
+    /// A fresh namespace, in front of which runs a server of its own.
+    pub async fn own(prefix: &str) -> Ground {
+        let bed = Box::new(Bed::own().await);
+        let scope = bed.scope(prefix).await;
+        Ground {
+            bed: Home::Own(bed),
+            scope,
+        }
+    }
+
+    pub fn bed(&self) -> &Bed {
+        match &self.bed {
+            Home::Shared(bed) => bed,
+            Home::Own(bed) => bed,
+        }
     }
 
     pub fn namespace(&self) -> &str {
@@ -28,7 +55,7 @@ impl Ground {
     /// `kubectl ARGS… -n NAMESPACE`.
     pub async fn try_kubectl(&self, args: &[&str]) -> Output {
         let args = [&["-n", self.namespace()], args].concat();
-        self.bed.kubectl(args).output().await.unwrap()
+        self.bed().kubectl(args).output().await.unwrap()
     }
 
     /// Runs `kubectl ARGS… -n NAMESPACE`, which must succeed. Returns its output.
@@ -54,7 +81,7 @@ impl Ground {
     pub async fn shell(&self, script: &str) -> Result<String, String> {
         let bin = tempfile::tempdir().unwrap();
         let kubectl = bin.path().join("kubectl");
-        let binary = self.bed.controlplane_binary().display();
+        let binary = self.bed().controlplane_binary().display();
         std::fs::write(
             &kubectl,
             format!("#!/bin/sh\nexec '{binary}' kubectl \"$@\"\n"),
@@ -66,7 +93,7 @@ impl Ground {
             .args(["-euo", "pipefail", "-c", script])
             .current_dir(crate::markdown::root())
             .env("PATH", format!("{}:{path}", bin.path().display()))
-            .env("KUBECONFIG", self.bed.kubeconfig())
+            .env("KUBECONFIG", self.bed().kubeconfig())
             .stdin(Stdio::null())
             .output();
         let output = output.await.unwrap();

@@ -209,20 +209,55 @@ fn client_certificates_are_mounted_where_the_server_looks() {
         &["self-managed-certificates", "client-certificates"],
     ] {
         let found = built(components);
-        let pod = &found["Deployment operating"]["spec"]["template"]["spec"];
-        let container = &pod["containers"][0];
-        let env = |name: &str| {
-            let all = container["env"].as_array().unwrap();
-            let object = all.iter().find(|object| object["name"] == name).unwrap();
-            object["value"].as_str().unwrap().to_owned()
-        };
-        assert_eq!(env("OPERATING_CLIENT_NAMES"), "kube-apiserver");
-        let mounts = container["volumeMounts"].as_array().unwrap();
-        let mount = mounts.iter().find(|m| m["name"] == "callers").unwrap();
-        let file = format!("{}/ca.crt", mount["mountPath"].as_str().unwrap());
-        assert_eq!(env("OPERATING_CLIENT_CA_FILE"), file);
-        let volumes = pod["volumes"].as_array().unwrap();
-        let callers = volumes.iter().find(|v| v["name"] == "callers").unwrap();
+        assert_eq!(variable(&found, "OPERATING_CLIENT_NAMES"), "kube-apiserver");
+        let (path, callers) = volume(&found, "callers");
+        let file = format!("{path}/ca.crt");
+        assert_eq!(variable(&found, "OPERATING_CLIENT_CA_FILE"), file);
         assert_eq!(callers["configMap"]["name"], "operating-callers");
+    }
+}
+
+/// The value of a variable of the server.
+fn variable(found: &BTreeMap<String, Value>, name: &str) -> String {
+    let pod = &found["Deployment operating"]["spec"]["template"]["spec"];
+    let all = pod["containers"][0]["env"].as_array().unwrap();
+    let object = all.iter().find(|object| object["name"] == name).unwrap();
+    object["value"].as_str().unwrap().to_owned()
+}
+
+/// Where a volume of the server is mounted, and the volume.
+fn volume(found: &BTreeMap<String, Value>, name: &str) -> (String, Value) {
+    let pod = &found["Deployment operating"]["spec"]["template"]["spec"];
+    let named = |all: &Value| {
+        let all = all.as_array().unwrap();
+        all.iter().find(|v| v["name"] == name).unwrap().clone()
+    };
+    let mount = named(&pod["containers"][0]["volumeMounts"]);
+    assert_eq!(mount["readOnly"], true);
+    let path = mount["mountPath"].as_str().unwrap().to_owned();
+    (path, named(&pod["volumes"]))
+}
+
+/// The name of the ConfigMap changes with its content, so a change of the file starts new Pods.
+#[test]
+fn traffic_config_is_mounted_where_the_server_looks() {
+    for components in [
+        &["traffic-adapters"][..],
+        &["self-managed-certificates", "traffic-adapters"],
+    ] {
+        let found = built(components);
+        let (path, config) = volume(&found, "traffic");
+        let file = variable(&found, "OPERATING_TRAFFIC_CONFIG");
+        assert_eq!(file, format!("{path}/traffic.yaml"));
+        let name = config["configMap"]["name"].as_str().unwrap();
+        assert!(name.starts_with("operating-traffic-"), "{name}");
+        let map = &found[&format!("ConfigMap {name}")];
+        assert_eq!(map["metadata"]["namespace"], names::NAMESPACE);
+        assert!(map["data"]["traffic.yaml"].is_string(), "{map}");
+        let (path, credentials) = volume(&found, "traffic-credentials");
+        assert_eq!(path, "/traffic-credentials");
+        let secret =
+            json!({ "secretName": "operating-traffic", "defaultMode": 0o440, "optional": true });
+        assert_eq!(credentials["secret"], secret);
     }
 }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Service;
 use operating::api::keys;
 use operating::cli::why::tree;
 use operating::domain::diagnosis::facts::DryRunDeletion;
-use operating::domain::diagnosis::traffic::{AwaitedService, awaited_services};
+use operating::domain::diagnosis::traffic::{AwaitedEmployer, awaited_employers};
 use operating::domain::diagnosis::{ObservedPod, PodContext, PodController, RuleObject, diagnose};
 use operating::domain::pod::Pod;
 use serde::Deserialize;
@@ -62,14 +62,14 @@ impl Surroundings {
             let mut services = services.iter();
             services.find(|service| service.metadata.name.as_deref() == Some(name))
         };
-        let awaited = awaited_services(pod).into_iter();
+        let awaited = awaited_employers(pod).into_iter();
         let budgets = self.disruption_budgets.into_iter();
         PodContext {
             excluded: self.excluded,
             unscheduled: self.unscheduled,
             disruption_budgets: budgets.map(read).collect(),
-            services: awaited
-                .map(|name| AwaitedService {
+            employers: awaited
+                .map(|name| AwaitedEmployer {
                     service: stored(&name.name).cloned(),
                     name,
                 })

@@ -14,10 +14,12 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
+use super::traffic_figures::{count_employers, longest_waits};
 use crate::admission::denial_counts::DenialCounts;
 use crate::api::collaset::CollaSet;
 use crate::cluster::caches::Caches;
 use crate::cluster::rule_store::RuleStore;
+use crate::cluster::traffic::Traffic;
 use crate::controllers::ControllerStats;
 use crate::controllers::rule_endpoints::{EndpointCaller, RuleLabels};
 use crate::ledger::commit::Ledgers;
@@ -35,6 +37,8 @@ pub fn register_metrics_collector(exposition: &Exposition, collector: MetricsCol
 pub struct MetricsCollector {
     /// The caches.
     pub caches: Caches,
+    /// What this replica knows of traffic.
+    pub traffic: Arc<Traffic>,
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
@@ -266,9 +270,32 @@ impl MetricsCollector {
         )
     }
 
+    fn encode_traffic(&self, out: &mut MetricsEncoder<'_>, leads: bool) -> fmt::Result {
+        // Only the leader writes reports and marks; other replicas show what was before its writes reach them.
+        let traffic = leads.then_some(&*self.traffic);
+        let index = leads.then_some(&*self.caches.index);
+        let employers = count_employers(traffic);
+        let waits = longest_waits(index, (self.now)());
+        out.encode_label_family(
+            "traffic_employers",
+            "Services and other employers whose traffic is managed, by the reason of their condition Consistent, as the leader sees them; 0 at replicas that do not lead",
+            MetricType::Gauge,
+            "reason",
+            employers,
+        )?;
+        out.encode_label_family(
+            "traffic_longest_wait_seconds",
+            "How long a managed Pod waits now for a finalizer of its traffic to be removed (off) or added (on): the longest wait, as the leader sees it; 0 at replicas that do not lead",
+            MetricType::Gauge,
+            "traffic",
+            waits,
+        )
+    }
+
     fn encode_controllers(&self, out: &mut MetricsEncoder<'_>) -> fmt::Result {
         let leads = *self.is_leading.borrow();
         self.encode_collasets(out, leads)?;
+        self.encode_traffic(out, leads)?;
         let help = "1 while this replica runs the controllers";
         out.encode_gauge("leader", help, f64::from(u8::from(leads)))?;
         let figures = self.controller_stats.controller_figures();

@@ -9,6 +9,7 @@ mod registration;
 mod replica;
 mod run;
 mod traffic;
+mod traffic_figures;
 mod watchdog;
 
 use tokio_util::sync::CancellationToken;

@@ -143,6 +143,7 @@ impl Replica {
             .register(|registry| counters.register(registry));
         let collector = metrics::MetricsCollector {
             caches: self.caches.clone(),
+            traffic: Arc::clone(&self.traffic),
             ledgers: Arc::clone(&self.ledgers),
             endpoint_caller: Arc::clone(&self.endpoint_caller),
             denials: self.denials.clone(),

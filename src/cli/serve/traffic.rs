@@ -72,8 +72,13 @@ pub fn configured(args: &ServeArgs, types: &AdapterTypes) -> anyhow::Result<Arc<
         config.adapters.push(AdapterConfig::of_gate());
     }
     let slices = Arc::<Slices>::default();
+    let names: Vec<_> = config.adapters.iter().map(|a| a.name.clone()).collect();
     let adapters = adapters(config, types, &slices).context("--traffic-config")?;
-    Ok(Traffic::new(adapters, slices))
+    let traffic = Traffic::new(adapters, slices);
+    for name in &names {
+        traffic.counters.show(name);
+    }
+    Ok(traffic)
 }
 
 fn read_config(path: &Path) -> anyhow::Result<TrafficConfig> {
@@ -162,6 +167,35 @@ mod tests {
             assert!(error_of(text).contains(expected), "{}", error_of(text));
         }
         assert!(serde_norway::from_str::<TrafficConfig>("adapter: []").is_err());
+    }
+
+    /// How many adapters this configuration has.
+    fn accepted(text: &str) -> usize {
+        let config: TrafficConfig = serde_norway::from_str(text).unwrap();
+        let count = config.adapters.len();
+        adapters(config, &AdapterTypes::built_in(), &Arc::default()).unwrap();
+        count
+    }
+
+    #[test]
+    fn configurations_of_documents_and_manifests_are_accepted() {
+        const COMPONENT: &str =
+            include_str!("../../../manifests/components/traffic-adapters/traffic.yaml");
+        assert_eq!(accepted(COMPONENT), 0);
+        // Its comment shows an adapter.
+        let (_, example) = COMPONENT.split_once("adapters: []\n").unwrap();
+        let example = example.replace('#', "");
+        assert_eq!(accepted(&format!("adapters:\n{example}")), 1);
+        for page in [
+            include_str!("../../../docs/traffic.md"),
+            include_str!("../../../docs/install.md"),
+        ] {
+            let blocks = page.split("```yaml\n").skip(1);
+            let blocks = blocks.filter_map(|rest| rest.split_once("```"));
+            let configs = blocks.filter(|(block, _)| block.contains("adapters:\n"));
+            let counts: Vec<_> = configs.map(|(config, _)| accepted(config)).collect();
+            assert_eq!(counts, [1]);
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! Removes what ResourceConsist has written on Services and their Pods, so that both can be deleted without a server.
-//! Members stay registered at their load balancers, because an uninstallation must not take Pods off traffic.
+//! Removes what ResourceConsist has written on Services, and on Pods of all employers, so that both can be deleted
+//! without a server. Members stay registered at their load balancers, because an uninstallation must not take Pods off
+//! traffic. An employer of another kind can't be read, because the marks on Pods do not say its API group: the user gets
+//! the command that removes its finalizer.
 
 use std::collections::BTreeSet;
 
@@ -24,24 +26,58 @@ const OWN_ANNOTATIONS: [&str; 4] = [
     keys::CONSIST_RECORDS[1],
 ];
 
+/// Most employers of other kinds that the text for the user names.
+const MAX_NAMED_EMPLOYERS: usize = 20;
+
 /// What was released.
 #[derive(Debug, Default)]
 pub struct ReleasedTraffic {
     services: usize,
     pods: usize,
+    /// Employers of other kinds, which may still have their finalizer.
+    others: BTreeSet<EmployerName>,
 }
 
 impl ReleasedTraffic {
     /// A text for the user. Empty if nothing was released.
     pub fn describe(&self) -> String {
-        match (self.services, self.pods) {
+        let mut text = match (self.services, self.pods) {
             (0, 0) => String::new(),
             (services, pods) => format!(
-                "the traffic of Services ({services}) is not managed any more, and their Pods ({pods}) are not protected; \
-                 their members stay registered at load balancers\n"
+                "the traffic of Services ({services}) is not managed any more, and Pods ({pods}) are not protected; their \
+                 members stay registered at load balancers\n"
             ),
+        };
+        for employer in self.others.iter().take(MAX_NAMED_EMPLOYERS) {
+            let EmployerName {
+                kind,
+                namespace,
+                name,
+            } = employer;
+            text += &format!(
+                "{kind} {namespace}/{name} may still have the finalizer {}, which keeps it when it is deleted; if it is the \
+                 first of its finalizers, this removes it: {}\n",
+                keys::CLEAN_FINALIZER,
+                removal_command(employer)
+            );
+        }
+        match self.others.len().saturating_sub(MAX_NAMED_EMPLOYERS) {
+            0 => text,
+            more => text + &format!("{more} more employers of other kinds may have it too\n"),
         }
     }
+}
+
+/// The command that removes the finalizer of an employer, and changes nothing if another finalizer is at its place.
+fn removal_command(employer: &EmployerName) -> String {
+    let path = "/metadata/finalizers/0";
+    let patch = json!([
+        { "op": "test", "path": path, "value": keys::CLEAN_FINALIZER }, { "op": "remove", "path": path },
+    ]);
+    format!(
+        "kubectl patch {} {} -n {} --type=json -p '{patch}'",
+        employer.kind, employer.name, employer.namespace
+    )
 }
 
 /// The Services of the cluster.
@@ -55,13 +91,13 @@ struct Services {
 
 impl Services {
     /// Whether no program but ResourceConsist removes the marks of this employer. A Service that does not exist has no
-    /// other program.
+    /// other program. Whether an employer of another kind has one can't be known, so its Pods are released too.
     fn releases(&self, employer: &EmployerName) -> bool {
-        employer.kind == SERVICE && (self.ours.contains(employer) || !self.all.contains(employer))
+        employer.kind != SERVICE || self.ours.contains(employer) || !self.all.contains(employer)
     }
 }
 
-/// Removes the marks of Services from Pods, and then the finalizer, the annotations and the condition from the
+/// Removes the marks of employers from Pods, and then the finalizer, the annotations and the condition from the
 /// Services. The order lets an interrupted run be repeated: a Service is known as ours until its Pods are released.
 pub async fn release_traffic(client: &Client) -> anyhow::Result<ReleasedTraffic> {
     let mut released = ReleasedTraffic::default();
@@ -86,7 +122,9 @@ pub async fn release_traffic(client: &Client) -> anyhow::Result<ReleasedTraffic>
     let resource = ApiResource::erase::<CorePod>(&());
     let release = async |page: Vec<PartialObjectMeta<DynamicObject>>| {
         for object in page {
-            if pod_change(object.meta(), &services).is_some() {
+            if let Some(change) = pod_change(object.meta(), &services) {
+                let others = change.employers.into_iter().filter(|e| e.kind != SERVICE);
+                released.others.extend(others);
                 release_pod(client, object.meta(), &services).await?;
                 released.pods += 1;
             }
@@ -101,8 +139,16 @@ pub async fn release_traffic(client: &Client) -> anyhow::Result<ReleasedTraffic>
     Ok(released)
 }
 
-/// The change of a Pod's metadata that removes the marks of Services. `None` if the Pod has none.
-fn pod_change(metadata: &ObjectMeta, services: &Services) -> Option<Value> {
+/// A Pod to be released.
+struct PodChange {
+    /// The employers whose marks are removed.
+    employers: Vec<EmployerName>,
+    /// The change of the metadata.
+    metadata: Value,
+}
+
+/// The change of a Pod that removes the marks of employers. `None` if the Pod has none.
+fn pod_change(metadata: &ObjectMeta, services: &Services) -> Option<PodChange> {
     let is_candidate = metadata.finalizers.is_some() || metadata.annotations.is_some();
     let object = is_candidate.then(|| json!({ "metadata": metadata }))?;
     let mut pod: Pod = serde_json::from_value(object).ok()?;
@@ -133,7 +179,10 @@ fn pod_change(metadata: &ObjectMeta, services: &Services) -> Option<Value> {
             }
         }
     }
-    (!change.is_empty()).then_some(Value::Object(change))
+    (!change.is_empty()).then_some(PodChange {
+        employers,
+        metadata: Value::Object(change),
+    })
 }
 
 /// Makes a change of the metadata in the parsed Pod, so that the next change contains it.
@@ -168,10 +217,10 @@ async fn release_pod(
         let now = api.get_metadata(name).await?;
         match pod_change(now.meta(), services) {
             None => Ok(()),
-            Some(change) => patch_metadata(&api, now.meta(), change).await,
+            Some(change) => patch_metadata(&api, now.meta(), change.metadata).await,
         }
     };
-    let description = format!("remove the marks of Services from Pod {namespace}/{name}");
+    let description = format!("remove the marks of employers from Pod {namespace}/{name}");
     retry_optional_request(&description, step).await?;
     Ok(())
 }
@@ -265,6 +314,11 @@ mod tests {
         .unwrap()
     }
 
+    /// The change of the metadata that releases a Pod.
+    fn released(metadata: &ObjectMeta, services: &Services) -> Option<Value> {
+        pod_change(metadata, services).map(|change| change.metadata)
+    }
+
     #[test]
     fn marks_of_several_services_go_in_one_change() {
         let (web, api) = (service("web"), service("api"));
@@ -273,7 +327,7 @@ mod tests {
             (web.key()): web.finalizer(), (api.key()): api.finalizer(), "Slb/shop/x": slb,
         });
         let marked = pod(&entries, &[web.finalizer(), slb.clone(), api.finalizer()]);
-        let change = pod_change(&marked, &services(&["web", "api"], &["web", "api"])).unwrap();
+        let change = released(&marked, &services(&["web", "api"], &["web", "api"])).unwrap();
         assert_eq!(change["finalizers"], json!([slb]));
         let text = change["annotations"][keys::AVAILABLE_CONDITIONS].as_str();
         let left = json!({ "expectedFinalizers": { "Slb/shop/x": slb } });
@@ -284,35 +338,68 @@ mod tests {
     fn marks_of_missing_services_go_and_those_of_others_stay() {
         let web = service("web");
         let marked = pod(&json!({ (web.key()): web.finalizer() }), &[web.finalizer()]);
-        assert!(pod_change(&marked, &services(&[], &[])).is_some());
-        assert_eq!(pod_change(&marked, &services(&["web"], &[])), None);
+        assert!(released(&marked, &services(&[], &[])).is_some());
+        assert_eq!(released(&marked, &services(&["web"], &[])), None);
         let foreign = pod(
             &json!({ (web.key()): "prot/slb" }),
             &["prot/slb".to_owned()],
         );
-        assert_eq!(pod_change(&foreign, &services(&[], &[])), None);
+        assert_eq!(released(&foreign, &services(&[], &[])), None);
     }
 
     #[test]
     fn finalizer_without_an_entry_goes_with_its_service() {
         let web = service("web");
         let marked = pod(&json!({}), &[web.finalizer()]);
-        let change = pod_change(&marked, &services(&["web"], &["web"])).unwrap();
+        let change = released(&marked, &services(&["web"], &["web"])).unwrap();
         assert_eq!(change, json!({ "finalizers": [] }));
-        assert_eq!(pod_change(&marked, &services(&["web"], &[])), None);
+        assert_eq!(released(&marked, &services(&["web"], &[])), None);
     }
 
     #[test]
-    fn employer_of_the_same_name_keeps_the_finalizer() {
+    fn marks_of_employers_of_other_kinds_go() {
+        let gateway = EmployerName::new("Gateway", "shop", "edge");
+        let entries = json!({ (gateway.key()): gateway.finalizer() });
+        let marked = pod(
+            &entries,
+            &[gateway.finalizer(), "example.com/keep".to_owned()],
+        );
+        let change = pod_change(&marked, &services(&["edge"], &[])).unwrap();
+        let wanted = json!({
+            "finalizers": ["example.com/keep"], "annotations": { (keys::AVAILABLE_CONDITIONS): null },
+        });
+        assert_eq!(change.metadata, wanted);
+        assert_eq!(change.employers, [gateway]);
+    }
+
+    #[test]
+    fn finalizer_of_employers_of_one_name_stays_for_the_program_that_is_left() {
         let web = service("web");
         let entries = json!({
             (web.key()): web.finalizer(), "Gateway/shop/web": web.finalizer(),
         });
         let marked = pod(&entries, &[web.finalizer()]);
-        let change = pod_change(&marked, &services(&["web"], &["web"])).unwrap();
+        let all_go = released(&marked, &services(&["web"], &["web"])).unwrap();
+        assert_eq!(all_go["finalizers"], json!([]));
+        // The Service belongs to another program.
+        let change = released(&marked, &services(&["web"], &[])).unwrap();
         assert_eq!(change.get("finalizers"), None);
         let text = change["annotations"][keys::AVAILABLE_CONDITIONS].as_str();
-        assert!(!text.unwrap().contains("Service/shop/web"));
+        assert!(!text.unwrap().contains("Gateway"));
+    }
+
+    #[test]
+    fn user_gets_the_command_for_employers_of_other_kinds() {
+        let mut released = ReleasedTraffic::default();
+        assert_eq!(released.describe(), "");
+        let names = (0..MAX_NAMED_EMPLOYERS + 2).map(|n| format!("edge-{n:02}"));
+        released.others = names
+            .map(|name| EmployerName::new("Gateway", "shop", &name))
+            .collect();
+        let text = released.describe();
+        let command = "kubectl patch Gateway edge-00 -n shop --type=json -p '[{\"op\":\"test\"";
+        assert!(text.contains(command), "{text}");
+        assert!(text.ends_with("2 more employers of other kinds may have it too\n"));
     }
 
     #[test]

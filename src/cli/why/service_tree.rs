@@ -4,15 +4,16 @@ use jiff::Timestamp;
 
 use super::tree_node::TreeNode;
 use crate::domain::diagnosis::traffic::facts::{
-    MemberFacts, PodNames, PodTrafficFacts, ProblemFacts, ServiceDiagnosis, ServiceFacts,
+    PodNames, PodTrafficFacts, ProblemFacts, ServiceDiagnosis, ServiceFacts,
 };
 use crate::domain::messages;
+use crate::domain::traffic::report::WaitingMember;
 
-/// The node of a Service for which a Pod of `namespace` waits.
-pub fn pod_traffic_node(facts: &PodTrafficFacts, namespace: &str, now: Timestamp) -> TreeNode {
+/// The node of an employer for which a Pod waits.
+pub fn pod_traffic_node(facts: &PodTrafficFacts, now: Timestamp) -> TreeNode {
     let adapter = facts.adapter.as_ref();
     let adapter = adapter.map_or_else(String::new, |name| format!(" (adapter {name})"));
-    let title = format!("Service {namespace}/{}{adapter}", facts.service);
+    let title = format!("{}{adapter}", facts.employer.replacen('/', " ", 1));
     let error = error_node(facts, now);
     match &facts.says[..] {
         [says] => TreeNode::new(format!("{title}: {says}"), error),
@@ -75,6 +76,13 @@ fn service_node(all: &ServiceDiagnosis, now: Timestamp) -> TreeNode {
     let wanted = all.service.wanted_adapter.as_ref();
     let wanted = wanted.filter(|wanted| Some(*wanted) != all.service.adapter.as_ref());
     states.extend(wanted.map(|wanted| format!("its annotation names adapter {wanted}")));
+    let formers = &all.service.former_adapters;
+    states.extend((!formers.is_empty()).then(|| {
+        format!(
+            "being moved from adapter {}: no Pod is released before its members are removed there",
+            formers.join(", ")
+        )
+    }));
     let drain = all.service.drain_seconds.as_ref();
     states.extend(drain.map(|seconds| format!("drain time {seconds} s")));
     let deleting = all.service.deleting_since;
@@ -94,14 +102,14 @@ fn service_node(all: &ServiceDiagnosis, now: Timestamp) -> TreeNode {
     )
 }
 
-fn member_node(member: &MemberFacts) -> TreeNode {
+fn member_node(member: &WaitingMember) -> TreeNode {
     let pod = match member.pod.as_str() {
         "" => "a Pod that is not known",
         pod => pod,
     };
     TreeNode::new(
         format!("{pod} at {}: {}", member.at, member.state),
-        [TreeNode::leaf(&member.text)],
+        [TreeNode::leaf(&member.message)],
     )
 }
 

@@ -24,7 +24,7 @@ pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
     tree.extend(
         all.traffic
             .iter()
-            .map(|traffic| service_tree::pod_traffic_node(traffic, &all.pod.namespace, now)),
+            .map(|traffic| service_tree::pod_traffic_node(traffic, now)),
     );
     tree.extend(
         all.rules

@@ -55,6 +55,20 @@ impl TrafficCounters {
         registry.register("traffic_wait_seconds", help, self.waits.clone());
     }
 
+    /// Shows the counters of an adapter from the start, so that a rate does not miss the first calls.
+    pub fn show(&self, adapter: &str) {
+        for call in ["observe", "apply"] {
+            for outcome in ["ok", "throttled", "failed"] {
+                let labels = CallLabels {
+                    adapter: adapter.to_owned(),
+                    call,
+                    outcome,
+                };
+                drop(self.calls.get_or_create(&labels));
+            }
+        }
+    }
+
     /// Counts a call.
     pub fn count_call(&self, adapter: &str, call: &'static str, outcome: &'static str) {
         let labels = CallLabels {

@@ -23,7 +23,7 @@ pub struct Diagnosis {
     pub decorations: Vec<DecorationFacts>,
     /// The OperationJobs that are not finished with the Pod, by name.
     pub jobs: Vec<PodJobFacts>,
-    /// What Services say about the Pod, if it waits for their finalizers to be added or removed.
+    /// What Services and other employers say about the Pod, if it waits for their finalizers to be added or removed.
     pub traffic: Vec<PodTrafficFacts>,
     /// Operations in flight on the Pod, by ID.
     pub operations: Vec<OperationFacts>,

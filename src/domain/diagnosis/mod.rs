@@ -199,7 +199,7 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
         jobs: pod_jobs::pod_job_facts(observed),
         traffic: traffic::pod_traffic_facts(
             &observed.pod,
-            &observed.context.services,
+            &observed.context.employers,
             observed.now,
         ),
         operations: Vec::new(),

@@ -4,7 +4,7 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use super::facts::{DisruptionBudgetFacts, DryRunDeletion};
-use super::traffic::AwaitedService;
+use super::traffic::AwaitedEmployer;
 use crate::api::poddecoration::PodDecoration;
 use crate::api::selector::Selector;
 use crate::domain::messages;
@@ -21,8 +21,8 @@ pub struct PodContext {
     pub disruption_budgets: Vec<PodDisruptionBudget>,
     /// PodDecorations of the namespace. `None` if they could not be read, or if no CollaSet controls the Pod.
     pub decorations: Option<Vec<PodDecoration>>,
-    /// The Services whose finalizers the Pod waits for, if they could be read.
-    pub services: Vec<AwaitedService>,
+    /// The employers whose finalizers the Pod waits for, unless they could not be read.
+    pub employers: Vec<AwaitedEmployer>,
     /// The API server's answer to a dry-run deletion.
     pub dry_run_deletion: Option<DryRunDeletion>,
     /// Name of the Deployment behind the Pod's ReplicaSet, if its strategy is `Recreate`.

@@ -6,6 +6,7 @@ use super::ObservedPod;
 use super::deletion_path::{self, DeletionPath};
 use super::facts::{Diagnosis, DryRunDeletion, OperationFacts, PodFacts, RuleFacts, RuleVerdict};
 use super::rules::{UNREADABLE_LIMIT, UNREADABLE_RULE};
+use super::traffic;
 use crate::api::keys;
 use crate::domain::lifecycle::{Stage, service_obstacles};
 use crate::domain::messages;
@@ -363,9 +364,9 @@ fn holds_deletions(rule: &RuleFacts) -> bool {
 pub fn next_steps(observed: &ObservedPod, diagnosis: &Diagnosis) -> Vec<String> {
     let pod = &diagnosis.pod;
     let remedies = diagnosis.traffic.iter();
-    let remedies = remedies.filter_map(|traffic| {
-        let remedy = traffic.remedy.as_ref()?;
-        Some(format!("Service {}: {remedy}", traffic.service))
+    let remedies = remedies.filter_map(|facts| {
+        let remedy = facts.remedy.as_ref()?;
+        Some(format!("{}: {remedy}", traffic::employer_title(facts)))
     });
     if pod.terminating {
         let steps = termination_steps(observed, pod).into_iter();

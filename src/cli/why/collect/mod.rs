@@ -58,7 +58,7 @@ pub async fn observe_pod(
         pod_context::observe_context(client, &pod, covered, deployment, &mut notes).await;
     context.unscheduled = unscheduled;
     context.decorations = decorations;
-    context.services = services::observe_awaited(client, &pod, &mut notes).await;
+    context.employers = services::observe_awaited(client, &pod, &mut notes).await;
     Ok(Some(ObservedPod {
         pod: Arc::new(pod),
         rules,

@@ -6,30 +6,37 @@ use kube::{Api, Client, Error};
 use crate::api::keys;
 use crate::cli::why::api_reads::{self, ReadNotes};
 use crate::cluster::request_path::{self, ResourcePath};
-use crate::domain::diagnosis::traffic::{self, AwaitedService, ObservedService, awaited_services};
+use crate::domain::diagnosis::traffic::{
+    self, AwaitedEmployer, ObservedService, awaited_employers,
+};
 use crate::domain::pod::Pod;
+use crate::domain::traffic::names::SERVICE;
 
-/// Most Services that are read for one Pod.
-const MAX_SERVICES: usize = 5;
+/// Most employers of which a diagnosis tells.
+const MAX_EMPLOYERS: usize = 5;
 
-/// The Services whose finalizers the Pod waits for.
+/// The employers whose finalizers the Pod waits for. Only Services are read.
 pub async fn observe_awaited(
     client: &Client,
     pod: &Pod,
     notes: &mut ReadNotes,
-) -> Vec<AwaitedService> {
+) -> Vec<AwaitedEmployer> {
     let namespace = pod.metadata.namespace.as_str();
-    let mut services = Vec::new();
-    for name in awaited_services(pod).into_iter().take(MAX_SERVICES) {
-        match read_service(client, namespace, &name.name).await {
-            Ok(service) => services.push(AwaitedService { name, service }),
+    let mut employers = Vec::new();
+    for name in awaited_employers(pod).into_iter().take(MAX_EMPLOYERS) {
+        let read = match name.kind.as_str() {
+            SERVICE => read_service(client, namespace, &name.name).await,
+            _ => Ok(None),
+        };
+        match read {
+            Ok(service) => employers.push(AwaitedEmployer { name, service }),
             Err(e) => {
                 let unknown = format!("what Service {} says about the Pod", name.name);
                 notes.add(&unknown, &e);
             }
         }
     }
-    services
+    employers
 }
 
 /// A Service and its Pods. `None` if there is no such Service.

@@ -4,16 +4,21 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// What a Service says about a Pod that waits for its finalizer to be added or removed.
+use crate::domain::traffic::report::WaitingMember;
+
+/// What an employer, such as a Service, says about a Pod that waits for its finalizer to be added or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTrafficFacts {
-    /// Name of the Service, in the namespace of the Pod.
-    pub service: String,
+    /// The employer, in the form `<Kind>/<namespace>/<name>`. Its namespace is that of the Pod.
+    pub employer: String,
+    /// Name of the Service. Absent if the employer is of another kind, which this command can't read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
     /// The adapter that manages the traffic of the Service. Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
-    /// What the report of the Service says about the Pod, or why the report says nothing about it, in clauses. The list
+    /// What the report of the employer says about the Pod, or why the report says nothing about it, in clauses. The list
     /// is never empty.
     pub says: Vec<String>,
     /// The last failure of the adapter, until a call succeeds.
@@ -37,8 +42,8 @@ pub struct ServiceDiagnosis {
     pub service: ServiceFacts,
     /// How many members are in which state, as the report of the Service says.
     pub counts: MemberCounts,
-    /// Members that are not as they should be, at most ten.
-    pub waiting: Vec<MemberFacts>,
+    /// Members that are not as they should be, at most ten. Their messages also say how much time is left.
+    pub waiting: Vec<WaitingMember>,
     /// How many more such members there are.
     pub unlisted: usize,
     /// The last failure of the adapter, until a call succeeds.
@@ -78,6 +83,9 @@ pub struct ServiceFacts {
     /// The adapter that an annotation of the Service names. Absent if the annotation is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted_adapter: Option<String>,
+    /// The adapters that managed the traffic before and have not removed their members yet. Until then, no Pod is
+    /// released.
+    pub former_adapters: Vec<String>,
     /// The drain time that an annotation of the Service asks for, as it is written there. Absent if the annotation is
     /// missing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,26 +109,6 @@ pub struct MemberCounts {
     pub draining: usize,
     /// Members whose last change failed.
     pub failed: usize,
-}
-
-/// A member that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct MemberFacts {
-    /// Name of its Pod. Empty if it is not known.
-    pub pod: String,
-    /// The member, as the load balancer names it.
-    pub at: String,
-    /// `Pending`, `Draining`, `Serving`, `Absent` or `Unknown`.
-    pub state: String,
-    /// Open connections, if the load balancer counts them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub connections: Option<u64>,
-    /// When the member counts as drained at the latest.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<Timestamp>,
-    /// The state in words.
-    pub text: String,
 }
 
 /// The Pods of a Service.

@@ -1,13 +1,14 @@
-//! Explains the traffic of Pods by the reports of their Services (ResourceConsist): what the Services say about a Pod
-//! that waits for its finalizers, and a [`ServiceDiagnosis`] for `kubectl operating why svc/NAME`.
+//! Explains the traffic of Pods by the reports of their employers (ResourceConsist): what Services say about a Pod that
+//! waits for their finalizers, and a [`ServiceDiagnosis`] for `kubectl operating why svc/NAME`.
 //!
 //! | File | Content |
 //! |---|---|
 //! | `facts` | the data of both |
 //! | `stored` | what a stored Service says about its traffic |
-//! | `pod_traffic` | what the Services say about a Pod that waits for them |
+//! | `pod_traffic` | what the employers say about a Pod that waits for them |
 //! | `service_pods` | the Pods that a Service selects or has marked |
 //! | `problems` | why the traffic of a Service is not managed as it should be, with remedies |
+//! | `waits` | since when a Pod waits for its traffic, for metrics |
 //! | `summary` | the answer about a Service in one sentence, and what happens next |
 
 pub mod facts;
@@ -16,23 +17,26 @@ mod problems;
 mod service_pods;
 mod stored;
 mod summary;
+mod waits;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 
-use self::facts::{MemberCounts, MemberFacts, ServiceDiagnosis, ServiceFacts};
-pub use self::pod_traffic::{awaited_services, describe_first, pod_traffic_facts};
+use self::facts::{MemberCounts, ServiceDiagnosis, ServiceFacts};
+pub use self::pod_traffic::{awaited_employers, describe_first, employer_title, pod_traffic_facts};
 pub use self::stored::selector;
+pub use self::waits::{Direction, traffic_wait};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 use crate::domain::traffic::names::EmployerName;
+use crate::domain::traffic::report::WaitingMember;
 
-/// A Service for which a Pod waits.
+/// An employer for which a Pod waits.
 #[derive(Clone, Debug)]
-pub struct AwaitedService {
+pub struct AwaitedEmployer {
     /// Its name, from the annotation of the Pod.
     pub name: EmployerName,
-    /// The stored object. `None` if it does not exist.
+    /// The stored Service. `None` if it does not exist, or if the employer is of another kind.
     pub service: Option<Service>,
 }
 
@@ -65,14 +69,10 @@ pub fn diagnose_service(observed: &ObservedService, now: Timestamp) -> ServiceDi
         .pods
         .as_ref()
         .map(|pods| service_pods::service_pods(service, pods));
-    let waiting = report.waiting.iter();
-    let waiting = waiting.map(|member| MemberFacts {
-        pod: member.pod.clone(),
-        at: member.at.clone(),
-        state: member.state.clone(),
-        connections: member.connections,
-        until: member.until,
-        text: stored::member_text(member, now),
+    let waiting = report.waiting.iter().cloned();
+    let waiting = waiting.map(|member| WaitingMember {
+        message: stored::member_text(&member, now),
+        ..member
     });
     let mut diagnosis = ServiceDiagnosis {
         summary: String::new(),
@@ -108,6 +108,7 @@ fn service_facts(service: &Service) -> ServiceFacts {
         reported: stored::report(service).is_some(),
         adapter: stored::adapter(service),
         wanted_adapter: annotation(keys::CONSIST_ADAPTER),
+        former_adapters: stored::former_adapters(service),
         drain_seconds: annotation(keys::CONSIST_DRAIN_SECONDS),
         deleting_since: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         finalizers: metadata.finalizers.clone().unwrap_or_default(),

@@ -1,9 +1,9 @@
-//! What the Services say about a Pod that waits for their finalizers.
+//! What the employers say about a Pod that waits for their finalizers.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 
-use super::AwaitedService;
+use super::AwaitedEmployer;
 use super::facts::PodTrafficFacts;
 use super::stored;
 use crate::api::keys;
@@ -14,29 +14,34 @@ use crate::domain::traffic::names::{EmployerName, SERVICE};
 use crate::domain::traffic::pod_marks::{self, PodMarks};
 use crate::domain::traffic::report::EmployerReport;
 
-/// The Services whose finalizers the Pod waits for: to be removed before an operation goes on or the Pod is gone, or to
+/// The employers whose finalizers the Pod waits for: to be removed before an operation goes on or the Pod is gone, or to
 /// be added before the Pod is available.
-pub fn awaited_services(pod: &Pod) -> Vec<EmployerName> {
-    let phases = stored_phases(pod);
-    let is_preparing = phases.values().any(|phase| *phase == Phase::Preparing);
-    let leaves = pod.is_terminating() || is_preparing;
+pub fn awaited_employers(pod: &Pod) -> Vec<EmployerName> {
+    let leaves = is_leaving(pod);
     let missing = match leaves {
         true => Vec::new(),
         false => missing_keys(pod),
     };
     let mut awaited = pod_marks::marking_employers(pod);
-    awaited.retain(|name| {
-        let is_awaited = match leaves {
-            true => PodMarks::of(name, pod).protected,
-            false => missing.contains(&name.key()),
-        };
-        name.kind == SERVICE && is_awaited
+    awaited.retain(|name| match leaves {
+        true => PodMarks::of(name, pod).protected,
+        false => missing.contains(&name.key()),
     });
     awaited
 }
 
+/// Whether the Pod waits for its traffic to go off.
+pub fn is_leaving(pod: &Pod) -> bool {
+    let is_preparing = || {
+        stored_phases(pod)
+            .values()
+            .any(|phase| *phase == Phase::Preparing)
+    };
+    pod.is_terminating() || is_preparing()
+}
+
 /// The keys of the finalizers that a Pod lacks, if the kubelet and the lifecycle want it on traffic.
-fn missing_keys(pod: &Pod) -> Vec<String> {
+pub fn missing_keys(pod: &Pod) -> Vec<String> {
     if !pod.is_managed() || !pod.is_ready() || pod.is_finished() {
         return Vec::new();
     }
@@ -53,15 +58,16 @@ fn missing_keys(pod: &Pod) -> Vec<String> {
     obstacles.filter_map(key).collect()
 }
 
-/// What each Service says about the Pod.
+/// What each employer says about the Pod.
 pub fn pod_traffic_facts(
     pod: &Pod,
-    services: &[AwaitedService],
+    employers: &[AwaitedEmployer],
     now: Timestamp,
 ) -> Vec<PodTrafficFacts> {
-    let facts = services.iter().map(|awaited| {
-        let name = &awaited.name.name;
-        match &awaited.service {
+    let facts = employers.iter().map(|awaited| {
+        let name = &awaited.name;
+        let mut facts = match &awaited.service {
+            _ if name.kind != SERVICE => of_other_kind(name),
             None => silent(
                 name,
                 "it does not exist any more".to_owned(),
@@ -69,9 +75,17 @@ pub fn pod_traffic_facts(
             ),
             Some(service) => match stored::report(service) {
                 None => unreported(name, service),
-                Some(report) => reported(pod, name, report, now),
+                Some(report) => reported(pod, name, report, &stored::former_adapters(service), now),
             },
+        };
+        if let Some(other) = pod_marks::sharing_employer(name, pod) {
+            let cause = format!(
+                "{other} has the same name, and so the same finalizer, so no mark of the Pod changes"
+            );
+            facts.says.insert(0, cause);
+            facts.remedy = Some("give one of both employers another name".to_owned());
         }
+        facts
     });
     facts.collect()
 }
@@ -85,24 +99,50 @@ pub fn describe_first(traffic: &[PodTrafficFacts]) -> String {
     first.unwrap_or_default()
 }
 
-/// The name of a Service with its adapter.
+/// The kind and the name of an employer.
+pub fn employer_title(facts: &PodTrafficFacts) -> String {
+    let mut parts = facts.employer.split('/');
+    let (kind, name) = (parts.next(), parts.next_back());
+    format!("{} {}", kind.unwrap_or_default(), name.unwrap_or_default())
+}
+
+/// The kind and the name of an employer, with its adapter.
 fn title(facts: &PodTrafficFacts) -> String {
+    let title = employer_title(facts);
     match &facts.adapter {
-        Some(adapter) => format!("Service {} (adapter {adapter})", facts.service),
-        None => format!("Service {}", facts.service),
+        Some(adapter) => format!("{title} (adapter {adapter})"),
+        None => title,
     }
 }
 
-/// The facts about a Service that says nothing.
-fn silent(service: &str, says: String, remedy: String) -> PodTrafficFacts {
+/// The facts about an employer that says nothing.
+fn silent(name: &EmployerName, says: String, remedy: String) -> PodTrafficFacts {
     PodTrafficFacts {
-        service: service.to_owned(),
+        employer: name.key(),
+        service: (name.kind == SERVICE).then(|| name.name.clone()),
         adapter: None,
         says: vec![says],
         last_error: None,
         next_try: None,
         remedy: Some(remedy),
     }
+}
+
+/// The mark on the Pod has only the kind of the employer, and not its API group, by which it could be read.
+fn of_other_kind(name: &EmployerName) -> PodTrafficFacts {
+    let EmployerName {
+        kind,
+        namespace,
+        name: employer,
+    } = name;
+    let key = keys::CONSIST_STATUS.replace('.', "\\.");
+    silent(
+        name,
+        format!("its report is in its annotation {}", keys::CONSIST_STATUS),
+        format!(
+            "kubectl get {kind} {employer} -n {namespace} -o jsonpath='{{.metadata.annotations.{key}}}' shows the report"
+        ),
+    )
 }
 
 fn gone_remedy(pod: &Pod) -> String {
@@ -113,40 +153,60 @@ fn gone_remedy(pod: &Pod) -> String {
     )
 }
 
-fn unreported(name: &str, service: &Service) -> PodTrafficFacts {
+fn unreported(name: &EmployerName, service: &Service) -> PodTrafficFacts {
     let control = format!("{}: \"{}\"", keys::CONTROL, keys::CONTROL_VALUE);
     let says = match stored::is_managed(service) {
         true => "it has no report about its traffic".to_owned(),
         false => format!("it has no report about its traffic, and no label {control}"),
     };
-    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
-    let remedy = format!("kubectl operating why svc/{name} -n {namespace} says what is missing");
+    let remedy = format!("{} says what is missing", why_command(name));
     PodTrafficFacts {
         adapter: stored::adapter(service),
         ..silent(name, says, remedy)
     }
 }
 
-fn reported(pod: &Pod, name: &str, report: EmployerReport, now: Timestamp) -> PodTrafficFacts {
+fn why_command(name: &EmployerName) -> String {
+    format!(
+        "kubectl operating why svc/{} -n {}",
+        name.name, name.namespace
+    )
+}
+
+fn reported(
+    pod: &Pod,
+    name: &EmployerName,
+    report: EmployerReport,
+    formers: &[String],
+    now: Timestamp,
+) -> PodTrafficFacts {
     let members = report.waiting.iter();
     let members = members.filter(|member| member.pod == pod.metadata.name);
     let mut says: Vec<_> = members
         .map(|member| stored::member_text(member, now))
         .collect();
+    says.extend(held_by_move(pod, formers));
     if says.is_empty() {
         says.push(silence(&report));
     }
+    let remedy = format!("{} says how to choose an adapter", why_command(name));
     PodTrafficFacts {
-        service: name.to_owned(),
-        remedy: report.adapter.is_empty().then(|| {
-            let namespace = &pod.metadata.namespace;
-            format!("kubectl operating why svc/{name} -n {namespace} says how to choose an adapter")
-        }),
+        employer: name.key(),
+        service: Some(name.name.clone()),
+        remedy: report.adapter.is_empty().then_some(remedy),
         adapter: Some(report.adapter).filter(|adapter| !adapter.is_empty()),
         says,
         last_error: report.last_error,
         next_try: report.next_try,
     }
+}
+
+/// Why a move to another adapter keeps the Pod, if it does.
+fn held_by_move(pod: &Pod, formers: &[String]) -> Option<String> {
+    let names = formers.join(", ");
+    (is_leaving(pod) && !formers.is_empty()).then(|| {
+        format!("no Pod is released before adapter {names}, which managed it before, has no members any more")
+    })
 }
 
 /// What a report says that does not name the Pod.
@@ -198,7 +258,7 @@ mod tests {
 
     #[test]
     fn pod_awaits_the_finalizer_that_its_state_needs() {
-        let awaits = |part| !awaited_services(&pod(part)).is_empty();
+        let awaits = |part| !awaited_employers(&pod(part)).is_empty();
         let protected = json!([web().finalizer()]);
         let phase = |family: Family, finalizers: &Value| {
             let operating = Family::Operating.key("x");
@@ -225,18 +285,86 @@ mod tests {
         assert!(!awaits(terminating(&json!([]))));
     }
 
+    /// The Pod with these entries in its annotation.
+    fn expecting(entries: &Value) -> Pod {
+        let entries = json!({ "expectedFinalizers": entries }).to_string();
+        let annotations = json!({ (keys::AVAILABLE_CONDITIONS): entries });
+        pod(json!({ "metadata": { "annotations": annotations } }))
+    }
+
+    fn awaited(name: EmployerName, annotations: Value) -> AwaitedEmployer {
+        let service = json!({ "metadata": { "annotations": annotations } });
+        AwaitedEmployer {
+            name,
+            service: serde_json::from_value(service).unwrap(),
+        }
+    }
+
     #[test]
-    fn other_programs_and_kinds_are_not_asked() {
+    fn other_programs_are_not_asked() {
         for (key, finalizer) in [
-            ("Gateway/shop/web", web().finalizer()),
             ("Service/other/web", web().finalizer()),
             ("Service/shop/web", "prot/slb".to_owned()),
         ] {
-            let entries = json!({ "expectedFinalizers": { key: finalizer } }).to_string();
-            let annotations = json!({ (keys::AVAILABLE_CONDITIONS): entries });
-            let pod = pod(json!({ "metadata": { "annotations": annotations } }));
-            assert_eq!(awaited_services(&pod), [], "{key}");
+            let pod = expecting(&json!({ key: finalizer }));
+            assert_eq!(awaited_employers(&pod), [], "{key}");
         }
+    }
+
+    #[test]
+    fn employer_of_another_kind_is_named_with_the_command_that_reads_it() {
+        let gateway = EmployerName::new("Gateway", "shop", "web");
+        let pod = expecting(&json!({ (gateway.key()): gateway.finalizer() }));
+        assert_eq!(awaited_employers(&pod), std::slice::from_ref(&gateway));
+        let awaited = AwaitedEmployer {
+            name: gateway,
+            service: None,
+        };
+        let facts = &pod_traffic_facts(&pod, &[awaited], Timestamp::UNIX_EPOCH)[0];
+        assert_eq!(
+            (&*facts.employer, &facts.service),
+            ("Gateway/shop/web", &None)
+        );
+        let remedy = facts.remedy.as_ref().unwrap();
+        assert!(
+            remedy.starts_with("kubectl get Gateway web -n shop"),
+            "{remedy}"
+        );
+        let first = describe_first(std::slice::from_ref(facts));
+        assert!(first.starts_with("; Gateway web: its report"), "{first}");
+    }
+
+    #[test]
+    fn employers_that_share_a_finalizer_are_named() {
+        let entries =
+            json!({ (web().key()): web().finalizer(), "Gateway/shop/web": web().finalizer() });
+        let awaited = awaited(web(), json!({}));
+        let facts = pod_traffic_facts(&expecting(&entries), &[awaited], Timestamp::UNIX_EPOCH);
+        assert!(
+            facts[0].says[0].starts_with("Gateway/shop/web has the same name"),
+            "{facts:?}"
+        );
+    }
+
+    #[test]
+    fn move_to_another_adapter_keeps_the_pod() {
+        let report = json!({ "adapter": "edge", "registered": 1 }).to_string();
+        let annotations = json!({
+            (keys::CONSIST_ADAPTER_IN_USE): "edge,endpoints", (keys::CONSIST_STATUS): report,
+        });
+        let says = |pod: &Pod| {
+            let awaited = awaited(web(), annotations.clone());
+            pod_traffic_facts(pod, &[awaited], Timestamp::UNIX_EPOCH)[0]
+                .says
+                .join("; ")
+        };
+        let held = "no Pod is released before adapter endpoints";
+        let terminating = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+        assert!(says(&pod(terminating)).contains(held));
+        assert!(
+            !says(&pod(json!({}))).contains(held),
+            "it waits for traffic to go on"
+        );
     }
 
     #[test]
@@ -247,7 +375,7 @@ mod tests {
             waiting: vec![WaitingMember::default(); 10],
             ..EmployerReport::default()
         };
-        let facts = reported(&pod(json!({})), "web", report, Timestamp::UNIX_EPOCH);
+        let facts = reported(&pod(json!({})), &web(), report, &[], Timestamp::UNIX_EPOCH);
         assert!(
             facts.says[0].starts_with("its report lists 10 of 12 members"),
             "{:?}",

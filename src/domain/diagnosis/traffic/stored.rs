@@ -32,6 +32,14 @@ pub fn adapter(service: &Service) -> Option<String> {
     adapter.filter(|name| !name.is_empty())
 }
 
+/// The adapters that managed the traffic of a Service before, and may still have members registered.
+pub fn former_adapters(service: &Service) -> Vec<String> {
+    let names = annotation(service, keys::CONSIST_ADAPTER_IN_USE);
+    let formers = names.into_iter().flat_map(|names| names.split(',').skip(1));
+    let named = formers.filter(|name| !name.is_empty());
+    named.map(str::to_owned).collect()
+}
+
 /// Whether the traffic of a Service is to be managed.
 pub fn is_managed(service: &Service) -> bool {
     let labels = service.metadata.labels.as_ref();

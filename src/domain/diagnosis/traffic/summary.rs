@@ -2,8 +2,9 @@
 
 use jiff::Timestamp;
 
-use super::facts::{MemberFacts, ServiceDiagnosis};
+use super::facts::ServiceDiagnosis;
 use crate::domain::messages;
+use crate::domain::traffic::report::WaitingMember;
 
 /// The summary: the counts, and the cause that explains most.
 pub fn summarize(diagnosis: &ServiceDiagnosis) -> String {
@@ -42,10 +43,10 @@ fn describe_counts(diagnosis: &ServiceDiagnosis) -> String {
     )
 }
 
-fn first_wait(member: &MemberFacts) -> String {
+fn first_wait(member: &WaitingMember) -> String {
     match member.pod.as_str() {
-        "" => member.text.clone(),
-        pod => format!("{pod}: {}", member.text),
+        "" => member.message.clone(),
+        pod => format!("{pod}: {}", member.message),
     }
 }
 
