@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Result;
-use axum::extract::State as Shared;
+use axum::extract::{Request, State as Shared};
 use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -26,7 +27,7 @@ type Key = (String, String, String, IpAddr, u16);
 pub struct LbState {
     /// Registered members.
     pub members: BTreeMap<Key, MemberState>,
-    /// Calls so far, by name: `observe`, `apply`.
+    /// Calls so far, by name: `observe`, `apply`, `refused`.
     pub calls: BTreeMap<&'static str, usize>,
     /// Every call fails with 500.
     pub down: bool,
@@ -38,6 +39,8 @@ pub struct LbState {
     pub refused_pods: BTreeSet<String>,
     /// Open connections of every draining member.
     pub connections: u64,
+    /// The bearer token of every call; other calls are answered with 401. `None`: any call is answered.
+    pub token: Option<String>,
     /// Members that were removed while they served or had connections: the Pod of each.
     pub cut: Vec<String>,
 }
@@ -62,6 +65,7 @@ impl LbDouble {
         let router = Router::new()
             .route("/v1/observe", post(observe))
             .route("/v1/apply", post(apply))
+            .route_layer(from_fn_with_state(Arc::clone(&state), authenticate))
             .with_state(Arc::clone(&state));
         let serve = async move {
             if let Err(error) = axum::serve(listener, router).await {
@@ -102,6 +106,28 @@ impl LbDouble {
     #[must_use]
     pub fn calls(&self) -> usize {
         self.state().calls.values().sum()
+    }
+}
+
+/// Refuses, and counts as `refused`, the calls without the token.
+async fn authenticate(
+    Shared(state): Shared<Arc<Mutex<LbState>>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let given = request.headers().get("authorization").cloned();
+    let is_known = {
+        let mut state = state.lock();
+        let wanted = state.token.as_ref().map(|token| format!("Bearer {token}"));
+        let is_known = wanted.is_none_or(|wanted| given.is_some_and(|given| given == wanted));
+        if !is_known {
+            *state.calls.entry("refused").or_default() += 1;
+        }
+        is_known
+    };
+    match is_known {
+        true => next.run(request).await,
+        false => StatusCode::UNAUTHORIZED.into_response(),
     }
 }
 

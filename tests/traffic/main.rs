@@ -1,12 +1,17 @@
 //! ResourceConsist on a real API server, with the rights of the installed service account only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod addresses;
 mod bed;
+mod credentials;
+mod doubles;
 mod employers;
 mod endpoints;
 mod faults;
 mod fixtures;
 mod graceful;
+mod left_pods;
+mod removed_adapter;
 mod uninstall;
 mod why;
 
