@@ -3,6 +3,7 @@
 
 mod addresses;
 mod bed;
+mod black_box;
 mod credentials;
 mod doubles;
 mod employers;
@@ -13,6 +14,7 @@ mod graceful;
 mod left_pods;
 mod removed_adapter;
 mod uninstall;
+mod weaknesses;
 mod why;
 
 mod slb;
