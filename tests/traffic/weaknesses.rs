@@ -19,7 +19,7 @@
 //! | W14 | a crash between two writes loses Pods | `w14_pods_that_leave_while_nobody_leads_are_released`, `w14_leader_that_dies_between_marks_leaves_none` |
 //! | W15 | a Pod made again under its name gets no entry | `pod_made_again_under_its_name_gets_marks_and_a_member_of_its_own` |
 //! | W16 | cleaning up revives or drops finalizers of others | `w16_finalizers_of_others_stay_as_they_are_during_the_end` |
-//! | W17 | status is written after the Service has gone | `w04_observed_service_goes_although_its_pods_stay_registered` |
+//! | W17 | status is written after the Service has gone | impossible: the look ends with the removal of the finalizer |
 //! | W18 | partial failures are shown to nobody | `refused_members_do_not_stop_the_others`, `refused_registration_is_an_error_and_an_event_until_it_is_made` |
 //! | W19 | a wrong annotation of one Pod stops all | `w19_wrong_annotation_of_one_pod_does_not_stop_the_others` |
 //! | W20 | whole objects are written from stale copies | `serving_pod_gets_both_marks_in_one_write`, `w07_entries_of_all_writers_survive` |
