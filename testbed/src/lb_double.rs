@@ -90,6 +90,16 @@ impl LbDouble {
         self.state.lock()
     }
 
+    /// Ends all faults, and forgets which members were cut off.
+    pub fn end_faults(&self) {
+        let mut state = self.state();
+        *state = LbState {
+            members: std::mem::take(&mut state.members),
+            calls: std::mem::take(&mut state.calls),
+            ..LbState::default()
+        };
+    }
+
     /// The Pods of a namespace whose members get requests, in order.
     #[must_use]
     pub fn serving(&self, namespace: &str) -> Vec<String> {

@@ -33,7 +33,10 @@ pub async fn shared() -> &'static TrafficBed {
 pub async fn alone() -> (&'static TrafficBed, MutexGuard<'static, ()>) {
     static ALONE: Mutex<()> = Mutex::const_new(());
     let guard = ALONE.lock().await;
-    (shared().await, guard)
+    let bed = shared().await;
+    // The test before may have failed with its faults on, or have cut members off on purpose.
+    bed.http.end_faults();
+    (bed, guard)
 }
 
 async fn start() -> TrafficBed {

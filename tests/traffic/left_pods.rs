@@ -133,7 +133,6 @@ async fn registered_pod_that_was_never_selected_is_drained_and_gets_no_mark() {
     assert!(!web.protects(&pod) && !web.is_expected(&pod));
     // Who is gone has no requests to end; the other was drained.
     assert_eq!(bed.http.state().cut, ["gone"]);
-    bed.http.state().cut.clear();
     scope.all_available("app=other", 1).await;
 }
 
