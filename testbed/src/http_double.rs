@@ -6,8 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Result;
-use axum::extract::State as Shared;
+use axum::extract::{Request, State as Shared};
 use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -29,13 +30,15 @@ pub struct Calls {
     pub observe: usize,
     /// Calls that change members.
     pub apply: usize,
+    /// Calls without the right token.
+    pub refused: usize,
 }
 
 impl Calls {
     /// All calls.
     #[must_use]
     pub fn all(self) -> usize {
-        self.observe + self.apply
+        self.observe + self.apply + self.refused
     }
 
     /// The calls since an earlier count.
@@ -44,6 +47,7 @@ impl Calls {
         Calls {
             observe: self.observe - earlier.observe,
             apply: self.apply - earlier.apply,
+            refused: self.refused - earlier.refused,
         }
     }
 }
@@ -68,6 +72,8 @@ pub struct HttpState {
     pub refused_pods: BTreeSet<String>,
     /// Open connections of every draining member.
     pub connections: u64,
+    /// The bearer token of every call; other calls are answered with 401. `None`: any call is answered.
+    pub token: Option<String>,
     /// Members that were removed while they served or had connections: the Pod of each.
     pub cut: Vec<String>,
 }
@@ -94,6 +100,7 @@ impl HttpDouble {
         let router = Router::new()
             .route("/v1/observe", post(observe))
             .route("/v1/apply", post(apply))
+            .route_layer(from_fn_with_state(Arc::clone(&state), authenticate))
             .layer(axum::extract::DefaultBodyLimit::max(MAX_REQUEST))
             .with_state(Arc::clone(&state));
         let serve = async move {
@@ -119,6 +126,16 @@ impl HttpDouble {
         self.state.lock()
     }
 
+    /// Ends all faults, and forgets which members were cut off.
+    pub fn end_faults(&self) {
+        let mut state = self.state();
+        *state = HttpState {
+            members: std::mem::take(&mut state.members),
+            calls: state.calls,
+            ..HttpState::default()
+        };
+    }
+
     /// The Pods of a namespace whose members get requests, in order.
     #[must_use]
     pub fn serving(&self, namespace: &str) -> Vec<String> {
@@ -141,6 +158,22 @@ impl HttpDouble {
     #[must_use]
     pub fn calls_by_name(&self) -> Calls {
         self.state().calls
+    }
+}
+
+/// Refuses the calls without the token.
+async fn authenticate(Shared(state): Shared<State>, request: Request, next: Next) -> Response {
+    let given = request.headers().get("authorization").cloned();
+    let is_known = {
+        let mut state = state.lock();
+        let wanted = state.token.as_ref().map(|token| format!("Bearer {token}"));
+        let is_known = wanted.is_none_or(|wanted| given.is_some_and(|given| given == wanted));
+        state.calls.refused += usize::from(!is_known);
+        is_known
+    };
+    match is_known {
+        true => next.run(request).await,
+        false => StatusCode::UNAUTHORIZED.into_response(),
     }
 }
 

@@ -1,19 +1,26 @@
-//! Servers with adapters of doubles of load balancers, which the tests of this file's users share.
+//! The servers that the tests of this program share, with adapters of doubles of load balancers.
 
-use serde_json::{Value, json};
-use testbed::http_double::HttpDouble;
-use testbed::slb_double::SlbDouble;
+use std::ops::Deref;
+
+use serde_json::json;
+use testbed::fleet::REPLICAS;
 use testbed::{Bed, Scope};
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-/// The only namespace whose Services may write to the load balancer `lb-1`.
-pub const WRITER: &str = "slb-writer";
+use crate::doubles::Doubles;
 
 /// The servers, and the doubles that their adapters call.
 pub struct TrafficBed {
     pub bed: Bed,
-    pub http: HttpDouble,
-    pub slb: SlbDouble,
+    doubles: Doubles,
+}
+
+impl Deref for TrafficBed {
+    type Target = Doubles;
+
+    fn deref(&self) -> &Doubles {
+        &self.doubles
+    }
 }
 
 /// The servers that tests share.
@@ -22,46 +29,27 @@ pub async fn shared() -> &'static TrafficBed {
     BED.get_or_init(start).await
 }
 
+/// The same servers for a test whose faults concern all tests. Such tests run one after the other.
+pub async fn alone() -> (&'static TrafficBed, MutexGuard<'static, ()>) {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    let guard = ALONE.lock().await;
+    let bed = shared().await;
+    // The test before may have failed with its faults on, or have cut members off on purpose.
+    bed.http.end_faults();
+    (bed, guard)
+}
+
 async fn start() -> TrafficBed {
     // The doubles outlive the runtime of the test that is first.
     let doubles = std::thread::spawn(|| {
         let runtime = Box::leak(Box::new(tokio::runtime::Runtime::new().unwrap()));
-        runtime.block_on(async { (HttpDouble::start().await.unwrap(), SlbDouble::start().await) })
+        runtime.block_on(Doubles::start())
     });
-    let (http, slb) = doubles.join().unwrap();
-    slb.state().add_load_balancer("lb-0");
-    slb.state().add_load_balancer("lb-1");
-    let dir = tempfile::tempdir().unwrap().keep();
-    for (file, secret) in [("id", "key-id"), ("secret", "key-secret")] {
-        std::fs::write(dir.join(file), secret).unwrap();
-    }
-    let config = dir.join("traffic.yaml");
-    let text = config_text(&http, &slb, &dir.display().to_string());
-    std::fs::write(&config, text.to_string()).unwrap();
-    let config: &str = Box::leak(config.to_str().unwrap().to_owned().into_boxed_str());
-    let bed = Bed::own_serving(vec!["--traffic-config", config].leak()).await;
-    TrafficBed { bed, http, slb }
-}
-
-fn config_text(http: &HttpDouble, slb: &SlbDouble, dir: &str) -> Value {
-    let slb = |mode: &str, load_balancers: Value| {
-        json!({
-            "mode": mode, "region": "cn-hangzhou", "endpoint": slb.url(), "ecsEndpoint": slb.url(),
-            "stsEndpoint": slb.url(), "callsPerSecond": 100, "loadBalancers": load_balancers,
-            "credentials": { "files": {
-                "accessKeyIdFile": format!("{dir}/id"), "accessKeySecretFile": format!("{dir}/secret"),
-            } },
-        })
-    };
-    let writers = json!([{ "id": "lb-1", "namespaces": [WRITER] }]);
-    json!({ "adapters": [
-        { "name": "edge", "type": "http", "settings": { "url": http.url(), "drainSeconds": 2 } },
-        { "name": "slb", "type": "alibaba-slb", "settings": slb("observe", json!([])) },
-        {
-            "name": "slb-write", "type": "alibaba-slb", "namespaces": [WRITER],
-            "settings": slb("write", writers),
-        },
-    ] })
+    let doubles = doubles.join().unwrap();
+    let config = doubles.config_file().display().to_string();
+    let flags = vec!["--traffic-config", Box::leak(config.into_boxed_str())];
+    let bed = Bed::own_serving(flags.leak()).await;
+    TrafficBed { bed, doubles }
 }
 
 impl TrafficBed {
@@ -78,6 +66,23 @@ impl TrafficBed {
         Scope {
             namespace: name.to_owned(),
             ..scope
+        }
+    }
+
+    /// Kills each server and starts it again, one after the other.
+    pub async fn crash_all(&self) {
+        for index in 0..REPLICAS {
+            self.bed.kill(index).await;
+            self.bed.restart(index).await;
+        }
+    }
+
+    /// Starts all servers again, one after the other, with a configuration without these adapters.
+    pub async fn roll_out(&self, without: &[&str]) {
+        self.configure(without);
+        for index in 0..REPLICAS {
+            self.bed.terminate(index).await;
+            self.bed.restart(index).await;
         }
     }
 }

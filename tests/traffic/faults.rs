@@ -3,44 +3,13 @@
 
 use std::time::Duration;
 
-use kube::ResourceExt;
 use operating::api::keys::{self, Family};
 use serde_json::{Value, json};
-use testbed::{Scope, wait};
+use testbed::wait;
 
-use crate::bed::{self, TrafficBed};
-use crate::fixtures::Employer;
+use crate::bed::{TrafficBed, alone};
+use crate::fixtures::{Employer, edge, names, serving};
 use crate::sets::{Set, label};
-
-/// The part of a Service that the HTTP adapter manages.
-fn edge() -> Value {
-    json!({
-        "metadata": { "annotations": { (keys::CONSIST_ADAPTER): "edge" } },
-        "spec": { "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] },
-    })
-}
-
-/// A Service and a set of Pods that serve.
-async fn serving<'a>(scope: &'a Scope, replicas: i32) -> (Employer<'a>, Set<'a>) {
-    let web = Employer::new(scope, "web", edge()).await;
-    let set = Set::new(scope, "web", replicas, json!({})).await;
-    web.consistent(usize::try_from(replicas).unwrap()).await;
-    (web, set)
-}
-
-async fn names(set: &Set<'_>) -> Vec<String> {
-    let pods = set.pods().await;
-    let mut names: Vec<_> = pods.values().map(|pod| pod.name_any()).collect();
-    names.sort();
-    names
-}
-
-/// Faults concern all tests of the bed, so these tests run one after the other.
-pub async fn alone() -> (&'static TrafficBed, tokio::sync::MutexGuard<'static, ()>) {
-    static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-    let guard = ALONE.lock().await;
-    (bed::shared().await, guard)
-}
 
 #[tokio::test]
 async fn operation_waits_for_load_balancer_that_is_down() {
@@ -204,10 +173,7 @@ async fn another_leader_continues_and_takes_nobody_off() {
         bed.http.serving(&scope.namespace) == pods[1..]
     })
     .await;
-    for index in 0..3 {
-        bed.bed.kill(index).await;
-        bed.bed.restart(index).await;
-    }
+    bed.crash_all().await;
     bed.http.state().connections = 0;
     web.marks(&pods[0], (true, false)).await;
     assert_eq!(bed.http.serving(&scope.namespace), pods[1..]);

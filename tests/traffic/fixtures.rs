@@ -1,13 +1,15 @@
 //! A Service whose traffic is managed, and the marks of its Pods.
 
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Event, Pod, Service};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use operating::api::keys;
 use operating::domain::traffic::names::EmployerName;
 use operating::domain::traffic::report::EmployerReport;
 use serde_json::{Value, json};
 use testbed::{Scope, wait};
+
+use crate::sets::Set;
 
 /// A Service of the namespace, which selects `app=<name>`.
 pub struct Employer<'a> {
@@ -28,6 +30,57 @@ pub fn object(name: &str, part: Value) -> Value {
     });
     json_patch::merge(&mut object, &part);
     object
+}
+
+/// The part of a Service that the HTTP adapter manages.
+pub fn edge() -> Value {
+    managed_by("edge")
+}
+
+/// The part of a Service that the HTTP adapter of this name manages.
+pub fn managed_by(adapter: &str) -> Value {
+    json!({
+        "metadata": { "annotations": { (keys::CONSIST_ADAPTER): adapter } },
+        "spec": { "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] },
+    })
+}
+
+/// A Service and a set of Pods that serve.
+pub async fn serving<'a>(scope: &'a Scope, replicas: i32) -> (Employer<'a>, Set<'a>) {
+    serving_by(scope, "edge", replicas).await
+}
+
+/// A Service of this HTTP adapter, and a set of Pods that serve.
+pub async fn serving_by<'a>(
+    scope: &'a Scope,
+    adapter: &str,
+    replicas: i32,
+) -> (Employer<'a>, Set<'a>) {
+    let web = Employer::new(scope, "web", managed_by(adapter)).await;
+    let set = Set::new(scope, "web", replicas, json!({})).await;
+    web.consistent(usize::try_from(replicas).unwrap()).await;
+    (web, set)
+}
+
+/// The names of the Pods of a set, in order.
+pub async fn names(set: &Set<'_>) -> Vec<String> {
+    let mut names = set.names().await;
+    names.sort();
+    names
+}
+
+/// The names and addresses of so many Pods of a set, once they have some.
+pub async fn addresses(set: &Set<'_>, count: usize) -> Vec<(String, String)> {
+    wait::value("Pods with addresses", async || {
+        let pods = set.pods().await;
+        let address = |pod: &Pod| {
+            let address = pod.status.as_ref()?.pod_ip.clone()?;
+            Some((pod.name_any(), address))
+        };
+        let found: Vec<_> = pods.values().filter_map(address).collect();
+        (found.len() == count).then_some(found)
+    })
+    .await
 }
 
 impl<'a> Employer<'a> {
@@ -125,6 +178,16 @@ impl<'a> Employer<'a> {
         let mut conditions = status.conditions.unwrap_or_default().into_iter();
         let ours = conditions.find(|c| c.type_ == keys::CONSIST_CONDITION)?;
         Some((ours.status, ours.reason, ours.message))
+    }
+
+    /// The messages of the Events about failures of this Service.
+    pub async fn failures(&self) -> Vec<String> {
+        let list = ListParams::default().fields(&format!("involvedObject.name={}", self.name.name));
+        let events = self.scope.api::<Event>().list(&list).await.unwrap();
+        let failures = events.items.into_iter();
+        let failures =
+            failures.filter(|event| event.reason.as_deref() == Some("SyncEmployeesFailed"));
+        failures.filter_map(|event| event.message).collect()
     }
 
     /// Whether a Pod is protected by this Service.

@@ -1,15 +1,22 @@
 //! ResourceConsist on a real API server, with the rights of the installed service account only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod addresses;
 mod bed;
+mod black_box;
+mod credentials;
+mod doubles;
 mod employers;
 mod endpoints;
 mod faults;
 mod fixtures;
 mod graceful;
+mod left_pods;
 mod ports;
+mod removed_adapter;
 mod rewriting;
 mod uninstall;
+mod weaknesses;
 mod why;
 
 mod slb;

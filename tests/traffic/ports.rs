@@ -16,7 +16,7 @@ fn target_port(port: Value) -> Value {
 /// A Pod stays at its former port until it serves at the new one, and an operation waits until it is off both.
 #[tokio::test]
 async fn pod_serves_at_its_former_port_until_it_serves_at_the_new_one() {
-    let (bed, _alone) = crate::faults::alone().await;
+    let (bed, _alone) = crate::bed::alone().await;
     let scope = bed.bed.scope("traffic-ports").await;
     let mut part = target_port(json!(8080));
     part["metadata"] = json!({ "annotations": { (keys::CONSIST_ADAPTER): "edge" } });

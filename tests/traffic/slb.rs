@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use testbed::slb_double::Listener;
 use testbed::wait;
 
-use crate::bed::{self, WRITER};
+use crate::bed;
+use crate::doubles::WRITER;
 use crate::fixtures::Employer;
 use crate::sets::Set;
 
