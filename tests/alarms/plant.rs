@@ -109,11 +109,7 @@ fn api() -> Client {
 
 /// One adapter, which manages every Service that names none.
 fn adapters() -> Adapters {
-    let edge = NamedAdapter {
-        name: "edge".to_owned(),
-        adapter: Arc::new(EndpointsAdapter(Arc::default())),
-        namespaces: None,
-    };
+    let edge = NamedAdapter::new("edge", Arc::new(EndpointsAdapter(Arc::default())), None);
     Adapters::new(vec![edge], Some("edge".to_owned())).unwrap()
 }
 

@@ -39,11 +39,3 @@ pub struct PodPort {
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
 }
-
-impl Pod {
-    /// The number of the declared port with this name.
-    pub fn port_named(&self, name: &str) -> Option<u16> {
-        let port = self.ports.iter().find(|port| port.name == name);
-        port.map(|port| port.number)
-    }
-}

@@ -6,14 +6,12 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use traffic::Adapter;
 
 use crate::cli::adapter_types::{ALIBABA_SLB, AdapterTypes};
 use crate::cli::args::ServeArgs;
 use crate::cluster::traffic::Traffic;
 use crate::cluster::traffic::adapters::{Adapters, NamedAdapter};
 use crate::cluster::traffic::endpoints::{self, EndpointsAdapter};
-use crate::cluster::traffic::guarded::Guarded;
 use crate::cluster::traffic::slices::Slices;
 
 /// The value of `default` for which employers that name no adapter are not managed.
@@ -89,20 +87,17 @@ fn read_config(path: &Path) -> anyhow::Result<TrafficConfig> {
     parsed.with_context(|| format!("--traffic-config: {name} is not a valid configuration"))
 }
 
-fn guarded(adapter: Arc<dyn Adapter>) -> Arc<Guarded> {
-    Arc::new(Guarded::new(adapter))
-}
-
 fn adapters(
     config: TrafficConfig,
     types: &AdapterTypes,
     slices: &Arc<Slices>,
 ) -> anyhow::Result<Adapters> {
-    let mut all = vec![NamedAdapter {
-        name: endpoints::NAME.to_owned(),
-        adapter: guarded(Arc::new(EndpointsAdapter(Arc::clone(slices)))),
-        namespaces: None,
-    }];
+    let endpoints = EndpointsAdapter(Arc::clone(slices));
+    let mut all = vec![NamedAdapter::new(
+        endpoints::NAME,
+        Arc::new(endpoints),
+        None,
+    )];
     for (index, adapter) in config.adapters.into_iter().enumerate() {
         let field = format!("adapters[{index}]");
         if adapter.name.is_empty() || adapter.name == NO_DEFAULT || adapter.name.contains(',') {
@@ -119,11 +114,9 @@ fn adapters(
             );
         };
         let made = make(adapter.settings).map_err(anyhow::Error::msg);
-        all.push(NamedAdapter {
-            name: adapter.name,
-            adapter: guarded(made.with_context(|| format!("{field}.settings"))?),
-            namespaces: adapter.namespaces.map(|names| names.into_iter().collect()),
-        });
+        let made = made.with_context(|| format!("{field}.settings"))?;
+        let namespaces = adapter.namespaces.map(|names| names.into_iter().collect());
+        all.push(NamedAdapter::new(&adapter.name, made, namespaces));
     }
     let default = config.default.unwrap_or_else(|| endpoints::NAME.to_owned());
     let default = Some(default).filter(|name| name != NO_DEFAULT);

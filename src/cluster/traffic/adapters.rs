@@ -20,6 +20,19 @@ pub struct NamedAdapter {
 }
 
 impl NamedAdapter {
+    /// Names an adapter. Its panics are errors from now on. `namespaces` are those that may use it; `None`: all.
+    pub fn new(
+        name: &str,
+        adapter: Arc<dyn Adapter>,
+        namespaces: Option<BTreeSet<String>>,
+    ) -> NamedAdapter {
+        NamedAdapter {
+            name: name.to_owned(),
+            adapter: Arc::new(Guarded::new(adapter)),
+            namespaces,
+        }
+    }
+
     /// Whether it manages employers of this kind in this namespace. A server knows each kind by its name alone.
     fn may_manage(&self, kind: &str, namespace: &str) -> bool {
         let fits = self.adapter.employer_kind().kind == kind;

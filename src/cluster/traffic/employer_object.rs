@@ -83,12 +83,16 @@ impl EmployerObject {
         label.is_some_and(|value| value == keys::CONTROL_VALUE)
     }
 
-    /// Whether it has a finalizer of ResourceConsist.
-    pub fn has_clean_finalizer(&self) -> bool {
-        self.metadata
-            .finalizers
-            .iter()
-            .any(|f| is_clean_finalizer(f))
+    /// Whether its traffic is to be managed, or was, so that something of ResourceConsist may have to be removed from it.
+    pub fn concerns_traffic(&self) -> bool {
+        let metadata = &self.metadata;
+        let mut finalizers = metadata.finalizers.iter();
+        let written = [keys::CONSIST_ADAPTER_IN_USE, keys::CONSIST_STATUS];
+        self.is_managed()
+            || finalizers.any(|f| is_clean_finalizer(f))
+            || written
+                .iter()
+                .any(|key| metadata.annotations.contains_key(*key))
     }
 
     /// The fields that are kept.

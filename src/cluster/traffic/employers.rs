@@ -13,7 +13,7 @@ use crate::domain::pod::Pod;
 use crate::domain::traffic::names::EmployerName;
 pub use crate::domain::traffic::names::is_clean_finalizer;
 
-/// The employers of each kind. Kept are those with the control label, and those that still have our finalizer.
+/// The employers of each kind. Kept are those with the control label, and those that still have something of ours.
 #[derive(Default)]
 pub struct Employers {
     kinds: BTreeMap<String, KindCache>,
@@ -170,7 +170,7 @@ impl KindCache {
     ) -> (ObjectKey, Option<CachedEmployer>) {
         let key = object.object_key();
         let managed = object.is_managed();
-        if !managed && !object.has_clean_finalizer() {
+        if !object.concerns_traffic() {
             return (key, None);
         }
         let name = self.name_of(&key);

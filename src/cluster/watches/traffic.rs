@@ -36,10 +36,8 @@ impl WatchSink<EmployerObject> for EmployerSink {
     }
     fn replace(&self, objects: Vec<EmployerObject>, version: u64) {
         self.with_cache(|cache| {
-            let managed = objects
-                .iter()
-                .filter(|o| o.is_managed() || o.has_clean_finalizer());
-            let names: Vec<_> = managed.map(|o| cache.name_of(&o.object_key())).collect();
+            let ours = objects.iter().filter(|object| object.concerns_traffic());
+            let names: Vec<_> = ours.map(|o| cache.name_of(&o.object_key())).collect();
             let gone = cache.replace(&self.traffic.adapters, objects, version);
             names
                 .into_iter()

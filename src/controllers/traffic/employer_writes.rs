@@ -145,11 +145,14 @@ impl TrafficController {
         };
         let finalizers = employer.state.finalizers.iter();
         let others: Vec<_> = finalizers.filter(|f| !is_clean_finalizer(f)).collect();
-        if others.len() == employer.state.finalizers.len() {
+        let present = &employer.state.employer.annotations;
+        let written = [keys::CONSIST_ADAPTER_IN_USE, keys::CONSIST_STATUS];
+        let has_finalizer = others.len() < employer.state.finalizers.len();
+        if !has_finalizer && !written.iter().any(|key| present.contains_key(*key)) {
             return Ok(());
         }
         let mut annotations = no_records();
-        for key in [keys::CONSIST_ADAPTER_IN_USE, keys::CONSIST_STATUS] {
+        for key in written {
             annotations.insert(key.to_owned(), Value::Null);
         }
         let metadata = json!({ "finalizers": others, "annotations": annotations });

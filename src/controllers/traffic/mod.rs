@@ -310,9 +310,7 @@ impl TrafficController {
             return Ok(ReconcileOutcome::Done);
         }
         match self.read_employer(name).await? {
-            Some(live) if live.is_managed() || live.has_clean_finalizer() => {
-                Ok(ReconcileOutcome::After(UNSYNCED_RETRY))
-            }
+            Some(live) if live.concerns_traffic() => Ok(ReconcileOutcome::After(UNSYNCED_RETRY)),
             // The marks on Pods of a Service that this server never managed belong to another program.
             Some(_) if memory.marked.is_empty() => Ok(ReconcileOutcome::Done),
             _ => self.release_pods(name, memory).await,

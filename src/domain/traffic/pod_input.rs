@@ -101,8 +101,11 @@ mod tests {
             true,
             false,
         );
-        assert_eq!(input.pod.port_named("http"), Some(8080));
-        assert_eq!(input.pod.ports[0].protocol, "TCP");
+        let port = &input.pod.ports[0];
+        assert_eq!(
+            (&*port.name, port.number, &*port.protocol),
+            ("http", 8080, "TCP")
+        );
         let addresses: Vec<_> = input
             .pod
             .addresses

@@ -146,6 +146,5 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 }
 
 fn cut(text: &str) -> String {
-    let clean: String = text.chars().filter(|c| !c.is_control()).collect();
-    messages::shorten(&clean, ERROR_BYTES)
+    messages::shorten(&traffic::one_line(text), ERROR_BYTES)
 }

@@ -7,6 +7,10 @@ use serde_json::{Value, json};
 
 use super::update::is_operation_begin;
 use super::*;
+use crate::cluster::traffic::Traffic;
+use crate::cluster::traffic::adapters::{Adapters, NamedAdapter};
+use crate::cluster::traffic::endpoints::EndpointsAdapter;
+use crate::cluster::traffic::slices::Slices;
 use crate::domain::pod_size;
 
 fn pod(skips: Option<&str>) -> Value {
@@ -208,18 +212,12 @@ async fn creation_of_oversized_pod_warns() {
 
 /// A mutator that knows these Services.
 fn mutate_with(services: &[Value]) -> PodMutator {
-    let slices = Arc::<crate::cluster::traffic::slices::Slices>::default();
-    let endpoints = crate::cluster::traffic::endpoints::EndpointsAdapter(Arc::clone(&slices));
-    let named = crate::cluster::traffic::adapters::NamedAdapter {
-        name: "endpoints".to_owned(),
-        adapter: Arc::new(crate::cluster::traffic::guarded::Guarded::new(Arc::new(
-            endpoints,
-        ))),
-        namespaces: None,
-    };
+    let slices = Arc::<Slices>::default();
+    let endpoints = Arc::new(EndpointsAdapter(Arc::clone(&slices)));
+    let named = NamedAdapter::new("endpoints", endpoints, None);
     let default = Some("endpoints".to_owned());
-    let adapters = crate::cluster::traffic::adapters::Adapters::new(vec![named], default).unwrap();
-    let traffic = crate::cluster::traffic::Traffic::new(adapters, slices);
+    let adapters = Adapters::new(vec![named], default).unwrap();
+    let traffic = Traffic::new(adapters, slices);
     let objects = services.iter();
     let objects = objects.map(|service| serde_json::from_value(service.clone()).unwrap());
     let cache = traffic.employers.kind("Service").unwrap();
