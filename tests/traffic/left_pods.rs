@@ -153,3 +153,49 @@ async fn pod_that_lost_management_while_nobody_led_is_released() {
     web.consistent(1).await;
     assert_eq!(bed.http.serving(&scope.namespace), ["web-1"]);
 }
+
+/// As above, but the Service has no other Pod.
+#[tokio::test]
+async fn last_pod_that_lost_management_while_nobody_led_is_released() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("traffic-last").await;
+    let web = Employer::new(&scope, "web", edge()).await;
+    pod(&scope, "web-0", "web").await;
+    web.consistent(1).await;
+    bed.bed.kill_all().await;
+    let unmanaged = json!({ "metadata": { "labels": { (keys::CONTROL): Value::Null } } });
+    scope.patch("web-0", unmanaged).await.unwrap();
+    bed.crash_all().await;
+    web.marks("web-0", (false, false)).await;
+    no_members(bed, &scope).await;
+}
+
+/// Somebody has registered a Pod before the Service had any.
+#[tokio::test]
+async fn members_of_a_service_that_selects_no_pod_are_read_once() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("traffic-no-pods").await;
+    let address = "10.99.0.8".parse().unwrap();
+    let state = MemberState {
+        group: "http".to_owned(),
+        address,
+        port: 8080,
+        weight: 100,
+        pod_uid: "no-such-uid".to_owned(),
+        pod_name: "gone".to_owned(),
+        presence: PresenceInfo::Serving,
+        drain_until: None,
+        connections: None,
+    };
+    let namespace = scope.namespace.clone();
+    let key = (
+        namespace,
+        "web".to_owned(),
+        "http".to_owned(),
+        address,
+        8080,
+    );
+    bed.http.state().members.insert(key, state);
+    let _web = Employer::new(&scope, "web", edge()).await;
+    no_members(bed, &scope).await;
+}
