@@ -134,6 +134,15 @@ async fn wrong_annotations_are_named() {
         "{error}"
     );
     assert!(error.contains("endpoints"), "{error}");
+    // Nothing stays on a Service that nobody ever managed.
+    web.edit(json!({ "metadata": { "labels": { (keys::CONTROL): Value::Null } } }))
+        .await;
+    wait::until("the report to go", async || {
+        web.report().await.is_none() && web.condition().await.is_none()
+    })
+    .await;
+    web.edit(json!({ "metadata": { "labels": { (keys::CONTROL): "true" } } }))
+        .await;
     let annotations = json!({
         (keys::CONSIST_ADAPTER): Value::Null, (keys::CONSIST_DRAIN_SECONDS): "soon",
     });
