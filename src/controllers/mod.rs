@@ -112,7 +112,8 @@ pub async fn run(context: Arc<ControllerContext>, work: &ControllerStats, ends: 
             let span = error_span!("operationjob", namespace = %name.0, name = %name.1);
             async move { jobs.reconcile(name).await }.instrument(span)
         }),
-        Arc::clone(traffic_queue).run_workers(8, ends.clone(), move |name| {
+        // Calls to load balancers take at most six of them.
+        Arc::clone(traffic_queue).run_workers(16, ends.clone(), move |name| {
             let traffic = Arc::clone(&traffic);
             let span = error_span!("traffic", employer = %name.key());
             async move { traffic.reconcile(name).await }.instrument(span)

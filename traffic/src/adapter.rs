@@ -20,6 +20,12 @@ pub trait Adapter: Send + Sync + 'static {
         EmployerKind::service()
     }
 
+    /// What the adapter changes, for example the address of the load balancer. Two adapters with the same text have the
+    /// same members: a move from one to the other changes none. Empty: no other adapter has its members.
+    fn backend(&self) -> String {
+        String::new()
+    }
+
     /// The labels of the Pods that an employer selects. `None` or an empty selector selects no Pod.
     fn selector(&self, employer: &Employer) -> Option<std::collections::BTreeMap<String, String>> {
         let selector = employer.spec.get("selector")?;

@@ -63,6 +63,9 @@ impl Adapter for Guarded {
     fn employer_kind(&self) -> EmployerKind {
         self.0.employer_kind()
     }
+    fn backend(&self) -> String {
+        self.0.backend()
+    }
     fn selector(&self, employer: &Employer) -> Option<BTreeMap<String, String>> {
         self.selected_labels(employer).ok().flatten()
     }

@@ -11,8 +11,11 @@ use tokio::time::Instant;
 
 use crate::domain::traffic::names::EmployerName;
 
-/// Calls of one adapter that are under way at a time. The controller has twice as many workers.
+/// Calls of one adapter that are under way at a time.
 const AT_ONCE: usize = 4;
+/// Calls of all adapters that are under way at a time. The controller has 16 workers, and one namespace gets half
+/// of them, so that some are always left for employers whose adapters make no calls.
+const ALL_AT_ONCE: usize = 6;
 /// How long a call is kept for an employer whose turn it is.
 const TURN: Duration = Duration::from_secs(2);
 /// The pause before an employer asks again that waits for the end of other calls.
@@ -20,7 +23,13 @@ const BUSY: Duration = Duration::from_millis(500);
 
 /// The calls that each adapter may make.
 #[derive(Clone, Default)]
-pub struct CallLimits(Arc<Mutex<HashMap<String, AdapterCalls>>>);
+pub struct CallLimits(Arc<Mutex<AllCalls>>);
+
+#[derive(Default)]
+struct AllCalls {
+    under_way: usize,
+    adapters: HashMap<String, AdapterCalls>,
+}
 
 struct AdapterCalls {
     /// Calls that may begin now; those of one second at most.
@@ -43,7 +52,9 @@ pub struct CallPermit {
 
 impl Drop for CallPermit {
     fn drop(&mut self) {
-        if let Some(calls) = self.limits.0.lock().get_mut(&self.adapter) {
+        let mut all = self.limits.0.lock();
+        all.under_way = all.under_way.saturating_sub(1);
+        if let Some(calls) = all.adapters.get_mut(&self.adapter) {
             calls.under_way = calls.under_way.saturating_sub(1);
         }
     }
@@ -60,20 +71,23 @@ impl CallLimits {
         now: Instant,
     ) -> Result<CallPermit, Duration> {
         let rate = f64::from(per_second.max(1));
-        let mut adapters = self.0.lock();
-        let calls = adapters
+        let mut all = self.0.lock();
+        let others = ALL_AT_ONCE.saturating_sub(all.under_way);
+        let calls = all
+            .adapters
             .entry(adapter.to_owned())
             .or_insert_with(|| AdapterCalls::new(rate, now));
         calls.refill(rate, now);
-        calls.give_turns(now);
+        calls.give_turns(others, now);
         let has_turn = calls.turns.remove(employer).is_some();
         if !has_turn {
-            if !calls.waiting.is_empty() || !calls.has_room() {
+            if !calls.waiting.is_empty() || !calls.has_room(others) {
                 return Err(calls.wait_for_turn(employer, rate));
             }
             calls.free -= 1.0;
         }
         calls.under_way += 1;
+        all.under_way += 1;
         Ok(CallPermit {
             limits: self.clone(),
             adapter: adapter.to_owned(),
@@ -99,14 +113,16 @@ impl AdapterCalls {
         self.filled = now;
     }
 
-    fn has_room(&self) -> bool {
-        self.free >= 1.0 && self.under_way + self.turns.len() < AT_ONCE
+    /// Whether another call may begin, if `all` calls of all adapters may.
+    fn has_room(&self, all: usize) -> bool {
+        let turns = self.turns.len();
+        self.free >= 1.0 && self.under_way + turns < AT_ONCE && turns < all
     }
 
     /// Gives the free calls to those who wait.
-    fn give_turns(&mut self, now: Instant) {
+    fn give_turns(&mut self, all: usize, now: Instant) {
         self.turns.retain(|_, until| now < *until);
-        while self.has_room() {
+        while self.has_room(all) {
             let Some(employer) = self.next_waiting() else {
                 return;
             };
@@ -155,6 +171,7 @@ impl AdapterCalls {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn employer(namespace: &str, name: &str) -> EmployerName {
@@ -210,6 +227,19 @@ mod tests {
         assert_eq!(limits.take("a", &names[4], 100, now).err(), Some(BUSY));
         permits.pop();
         assert!(limits.take("a", &names[4], 100, now).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn adapters_that_do_not_answer_leave_workers() {
+        let (limits, now) = (CallLimits::default(), Instant::now());
+        let web = employer("shop", "web");
+        let mut permits = Vec::new();
+        for adapter in ["a", "a", "a", "b", "b", "b"] {
+            permits.push(limits.take(adapter, &web, 100, now).ok().unwrap());
+        }
+        assert_eq!(limits.take("c", &web, 100, now).err(), Some(BUSY));
+        permits.pop();
+        assert!(limits.take("c", &web, 100, now).is_ok());
     }
 
     /// Whoever does not come when it is its turn keeps nobody waiting for long.

@@ -84,15 +84,14 @@ impl TrafficController {
         Ok(Some(stored).filter(|stored| is_prepared(stored, adapter)))
     }
 
-    /// Forgets former adapters: those whose members have all been removed, or that can't be asked. Whoever may write the
-    /// employer can write thousands of names.
-    pub(super) async fn forget_formers(
+    /// Forgets a former adapter whose members have all been removed.
+    pub(super) async fn forget_former(
         &self,
         employer: &CachedEmployer,
-        forgets: impl Fn(&str) -> bool,
+        former: &str,
     ) -> Result<(), ReconcileOutcome> {
         let in_use = AdapterInUse::of(&employer.state.employer.annotations);
-        let annotations = json!({ (keys::CONSIST_ADAPTER_IN_USE): in_use.without(forgets) });
+        let annotations = json!({ (keys::CONSIST_ADAPTER_IN_USE): in_use.without(former) });
         let body = json!({ "metadata": { "annotations": annotations } });
         self.patch(employer, "forget the former adapter", None, body)
             .await
@@ -117,7 +116,8 @@ impl TrafficController {
     }
 
     /// Tells users that members stay registered, because their adapter is gone.
-    pub(super) fn report_left_members(&self, employer: &CachedEmployer, former: &str) {
+    pub(super) fn report_left_members(&self, employer: &CachedEmployer, formers: &[String]) {
+        let Some(former) = formers.first() else { return };
         let about = reference(self.kind_of(employer), employer);
         let message = format!(
             "adapter {former} is not configured any more, so the members that it may have registered stay registered; \

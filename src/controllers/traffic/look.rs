@@ -9,13 +9,15 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
-use traffic::plan::{Mark, Memory, Next, Summary, View, marks, next_call};
+use traffic::plan::{LISTED, Mark, Memory, Next, Summary, View, marks, next_call};
 use traffic::{Adapter, AdapterError, Applied, Changes, Control, Employer};
 
 use super::super::ControllerContext;
+use super::super::cache_waits::UNSYNCED_RETRY;
 use super::call_limits::{CallLimits, CallPermit};
 use super::drain_time;
 use super::mark_writes::{self, MarkResult};
+use super::plan_clock::PlanClock;
 use super::pods::{self, UnknownPods};
 use super::watched_pods::WatchedPods;
 use crate::api::keys;
@@ -45,10 +47,22 @@ pub struct Look<'a> {
     /// The employer as the adapter sees it.
     pub seen: Employer,
     pub named: &'a NamedAdapter,
-    /// Whether the marks of Pods follow this adapter.
-    pub marks: bool,
-    /// Whether no Pod may be released yet, because another adapter may still send it requests.
-    pub hold: bool,
+    /// The clock of the plan.
+    pub clock: &'a PlanClock,
+    /// What the adapter is to the employer.
+    pub role: Role,
+}
+
+/// What an adapter is to an employer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It manages the employer, and the marks of Pods follow it.
+    Present {
+        /// Whether no Pod may be released yet, because another adapter may still send it requests.
+        hold: bool,
+    },
+    /// It managed the employer before. All its members go.
+    Former,
 }
 
 /// What a look came to.
@@ -59,6 +73,8 @@ pub struct LookResult {
     pub summary: Summary,
     /// Whether no member is registered, and no Pod is marked.
     pub is_clean: bool,
+    /// Whether every member that should serve does, as a read has told.
+    pub is_settled: bool,
 }
 
 impl LookResult {
@@ -68,7 +84,25 @@ impl LookResult {
             wake: None,
             summary: Summary::default(),
             is_clean,
+            is_settled: false,
         }
+    }
+
+    /// Adds what a former adapter came to.
+    pub fn add_former(&mut self, former: Option<LookResult>) {
+        let Some(former) = former else { return };
+        // When its members have gone, Pods that waited for this may be released.
+        let again = former.is_clean.then_some(UNSYNCED_RETRY);
+        self.wake = self.wake.into_iter().chain(former.wake).chain(again).min();
+        let (all, its) = (&mut self.summary, former.summary);
+        all.draining += its.draining;
+        all.failed += its.failed;
+        all.waiting.extend(its.waiting);
+        all.waiting.truncate(LISTED);
+        all.next_try = all.next_try.into_iter().chain(its.next_try).min();
+        let error = its.last_error;
+        let error = error.map(|error| format!("the adapter that managed it before: {error}"));
+        all.last_error = all.last_error.take().or(error);
     }
 
     /// The result of a look that did nothing, because a Pod can't be read, so that nothing is known of its addresses.
@@ -112,7 +146,8 @@ impl Look<'_> {
         if let Some(error) = invalid_drain_time(&self.seen) {
             summary.last_error.get_or_insert(error);
         }
-        let written = match self.marks {
+        let has_marks = self.role != Role::Former;
+        let written = match has_marks {
             true => {
                 let marks = self.permitted_marks(&view, memory);
                 summary.add_held(&view, &marks);
@@ -123,7 +158,7 @@ impl Look<'_> {
         if let Some(error) = written.error {
             summary.last_error.get_or_insert(error);
         }
-        if self.marks {
+        if has_marks {
             *failed_writes = match written.failed {
                 true => failed_writes.saturating_add(1),
                 false => 0,
@@ -133,24 +168,27 @@ impl Look<'_> {
             let retry = WRITE_RETRY * 2_u32.pow((*failed_writes).clamp(1, 6) - 1);
             wake = Some(wake.map_or(retry, |wake| wake.min(retry)));
         }
-        let has_marks = |pod: &Arc<Pod>| PodMarks::of(name, pod).any();
-        let with_marks = pods.values().filter(|pod| has_marks(pod));
+        let is_marked = |pod: &&Arc<Pod>| PodMarks::of(name, pod).any();
+        let with_marks = pods.values().filter(is_marked);
         let with_marks = with_marks.map(|pod| &pod.metadata);
         *marked = unread;
         marked.extend(with_marks.map(|m| (m.uid.clone(), m.name.clone())));
         let observes = self.named.adapter.settings().control == Control::Observes;
         let no_members = observes || memory.is_empty();
-        let no_marks = !self.marks || marked.is_empty();
+        let no_marks = !has_marks || marked.is_empty();
         let is_clean = no_members && no_marks;
         Ok(LookResult {
             wake,
+            is_settled: view.refused.is_none()
+                && memory.is_read()
+                && summary.pending + summary.failed == 0,
             summary,
             is_clean,
         })
     }
 
     fn now(&self) -> Timestamp {
-        (self.context.now)()
+        self.clock.now()
     }
 
     fn view(&self, pods: &BTreeMap<String, Arc<Pod>>) -> View {
@@ -327,7 +365,7 @@ impl Look<'_> {
 
     /// Remembers which Pods this employer must see the end of.
     fn watch(&self, view: &View, memory: &Memory) {
-        if self.marks {
+        if self.role != Role::Former {
             let registered = memory.members_of_unknown_pods(view);
             let registered = registered.iter().map(|member| member.pod.uid.as_str());
             let all = view.pods.keys().map(String::as_str).chain(registered);
@@ -339,7 +377,7 @@ impl Look<'_> {
     /// What the plan permits for each Pod, by UID.
     fn permitted_marks(&self, view: &View, memory: &Memory) -> BTreeMap<String, Mark> {
         let mut marks = marks(view, memory, self.now());
-        if self.hold {
+        if self.role == (Role::Present { hold: true }) {
             for mark in marks.values_mut().filter(|mark| **mark == Mark::Release) {
                 let reason =
                     "the adapter that managed the employer before may still send it requests";

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `look` | one look at an employer: calls the adapter until nothing is to be called now |
 //! | `moves` | moves of employers from one adapter to another |
+//! | `plan_clock` | the time of the plan, which never jumps |
 //! | `call_limits` | bounds the calls of each adapter |
 //! | `pods` | the Pods of an employer, and those that are gone |
 //! | `mark_writes` | writes the marks of Pods |
@@ -17,6 +18,7 @@ mod employer_writes;
 mod look;
 mod mark_writes;
 mod moves;
+mod plan_clock;
 mod pods;
 mod watched_pods;
 
@@ -27,7 +29,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
-use traffic::plan::{LISTED, Memory};
+use traffic::plan::Memory;
 use traffic::{Adapter, Employer};
 
 use super::ControllerContext;
@@ -40,7 +42,8 @@ use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::traffic::names::EmployerName;
 use crate::domain::traffic::report::EmployerReport;
 use call_limits::CallLimits;
-use look::{Look, LookResult};
+use look::{Look, LookResult, Role};
+use plan_clock::PlanClock;
 pub use watched_pods::WatchedPods;
 
 /// The controller of one term.
@@ -48,6 +51,7 @@ pub struct TrafficController {
     context: Arc<ControllerContext>,
     memories: Mutex<HashMap<EmployerName, EmployerMemory>>,
     limits: CallLimits,
+    clock: PlanClock,
     watched: Arc<WatchedPods>,
     /// By kind of employers, so that a kind that can't be listed does not stop the others.
     term_starts: HashMap<String, TermStart>,
@@ -63,8 +67,6 @@ struct EmployerMemory {
     /// Pods with marks of this employer, as the last look saw them: their names, by UID. A Pod that is not managed any
     /// more leaves the cache, and must still be released.
     marked: BTreeMap<String, String>,
-    /// Whether every member that should serve did at the last look.
-    settled: bool,
     /// Number of looks in a row in which a mark could not be written.
     failed_writes: u32,
     /// When the report was written last.
@@ -78,7 +80,9 @@ impl TrafficController {
             let paths = vec![cache.path, slices::WATCH_PATH];
             (cache.kind.kind.clone(), TermStart::for_paths(paths))
         });
+        let clock = PlanClock::new((context.now)());
         Arc::new(TrafficController {
+            clock,
             term_starts: starts.collect(),
             context,
             memories: Mutex::default(),
@@ -141,9 +145,9 @@ impl TrafficController {
                     self.look_at(&employer, &named, Some(error), memory).await
                 }
                 None if deleting => {
-                    if let Some(former) = moves::in_use(&employer).present() {
-                        self.report_left_members(&employer, former);
-                    }
+                    let names = moves::in_use(&employer).names();
+                    let left: Vec<_> = names.map(str::to_owned).collect();
+                    self.report_left_members(&employer, &left);
                     self.release_employer(&employer, memory).await
                 }
                 _ => {
@@ -166,49 +170,43 @@ impl TrafficController {
         let deleting = employer.state.employer.deleting;
         let mut employer = Arc::clone(employer);
         if !deleting && !employer_writes::is_prepared(&employer, &chosen.name) {
-            if !self.may_prepare(&employer, &chosen.name) {
-                return self.retire_unknown(&employer, chosen, memory).await;
-            }
             employer = match self.prepare(&employer, &chosen.name).await? {
                 Some(prepared) => prepared,
                 None => return self.report_unprepared(&employer, chosen, memory).await,
             };
         }
-        let former = moves::in_use(&employer).former(&chosen.name);
-        let former_is_clean = match former {
-            Some(former) if deleting || memory.settled => {
-                self.retire(&employer, former, memory).await?
-            }
-            former => LookResult::with_clean(former.is_none()),
+        let record = moves::in_use(&employer);
+        let is_known = |name: &String| {
+            *name == chosen.name || record.names().any(|recorded| recorded == name)
         };
+        memory.plans.retain(|name, _| is_known(name)); // what was known in former times may be wrong
+        let formers = self.formers(&employer, &chosen.name);
         let mut plan = memory.plans.remove(&chosen.name).unwrap_or_default();
-        let hold = !former_is_clean.is_clean;
-        let looked = self
-            .look(&employer, chosen, &mut plan, (false, hold), memory)
-            .await;
+        let role = Role::Present {
+            hold: formers.hold(deleting),
+        };
+        let looked = self.look(&employer, chosen, &mut plan, role, memory).await;
         memory.plans.insert(chosen.name.clone(), plan);
         let mut result = looked?;
-        memory.settled = result.summary.pending == 0 && result.summary.failed == 0;
-        result.wake = result.wake.into_iter().chain(former_is_clean.wake).min();
-        let of_former = former_is_clean.summary;
-        result.summary.draining += of_former.draining;
-        result.summary.waiting.extend(of_former.waiting);
-        result.summary.waiting.truncate(LISTED);
-        let error = of_former.last_error;
-        let error = error.map(|error| format!("the adapter that managed it before: {error}"));
-        result.summary.last_error = result.summary.last_error.or(error);
-        if former.is_some() && memory.settled && result.wake.is_none() {
-            result.wake = Some(UNSYNCED_RETRY); // the former adapter is next
+        if deleting || result.is_settled {
+            let retired = self.retire_next(&employer, chosen, &formers, memory).await?;
+            result.add_former(retired);
         }
+        if let Some(error) = formers.unknown_error().filter(|_| !deleting) {
+            result.summary.last_error.get_or_insert(error);
+        }
+        let hold = deleting && !formers.usable.is_empty();
         if let Some(error) = wrong {
             result.summary.last_error = Some(error.clone());
         }
         if deleting && result.is_clean && !hold {
+            self.report_left_members(&employer, &formers.unknown);
             self.finish(&employer).await?;
             self.watched.set(&employer.name, HashSet::new());
             info!("all members are off the load balancer; the employer may go");
             return Ok(ReconcileOutcome::Done);
         }
+        result.summary.shift(self.clock.behind((self.context.now)()));
         let report = EmployerReport::of_plan(&chosen.name, result.summary);
         let later = self.report_paced(&employer, &report, memory).await?;
         let wake = result.wake.into_iter().chain(later).min();
@@ -234,18 +232,17 @@ impl TrafficController {
         Ok(ReconcileOutcome::After(UNPREPARED_RETRY))
     }
 
-    /// One look at the members of one adapter. `retires` says that all its members should go, and `hold` that no Pod may
-    /// be released yet.
+    /// One look at the members of one adapter.
     async fn look(
         &self,
         employer: &CachedEmployer,
         named: &NamedAdapter,
         plan: &mut Memory,
-        (retires, hold): (bool, bool),
+        role: Role,
         memory: &mut EmployerMemory,
     ) -> Result<LookResult, ReconcileOutcome> {
         let seen = Employer {
-            deleting: employer.state.employer.deleting || retires,
+            deleting: employer.state.employer.deleting || role == Role::Former,
             ..employer.state.employer.clone()
         };
         let look = Look {
@@ -255,8 +252,8 @@ impl TrafficController {
             employer,
             seen,
             named,
-            marks: !retires,
-            hold,
+            clock: &self.clock,
+            role,
         };
         look.run(plan, &mut memory.marked, &mut memory.failed_writes)
             .await

@@ -1,9 +1,9 @@
 //! Moves of employers from one adapter to another: the new one registers all members before the former one removes its
 //! own.
 
-use tracing::warn;
+use traffic::Adapter;
 
-use super::look::LookResult;
+use super::look::{LookResult, Role};
 use super::{EmployerMemory, TrafficController};
 use crate::api::keys;
 use crate::cluster::traffic::adapters::NamedAdapter;
@@ -11,7 +11,6 @@ use crate::cluster::traffic::employers::CachedEmployer;
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::traffic::adapter_in_use::AdapterInUse;
 use crate::domain::traffic::names::EmployerName;
-use crate::domain::traffic::report::EmployerReport;
 
 /// The record of an employer.
 pub(super) fn in_use(employer: &CachedEmployer) -> AdapterInUse<'_> {
@@ -19,10 +18,17 @@ pub(super) fn in_use(employer: &CachedEmployer) -> AdapterInUse<'_> {
 }
 
 impl TrafficController {
-    /// The adapter that may have registered members, if it is still configured.
+    /// The first adapter that may have registered members and is still configured.
     pub(super) fn adapter_in_use(&self, employer: &CachedEmployer) -> Option<NamedAdapter> {
-        let named = self.usable(employer, in_use(employer).present()?);
-        named.cloned()
+        let mut names = in_use(employer).names();
+        names.find_map(|name| self.usable(employer, name)).cloned()
+    }
+
+    /// The adapters whose members must go, because `chosen` manages the employer now.
+    pub(super) fn formers(&self, employer: &CachedEmployer, chosen: &str) -> Formers {
+        let formers = in_use(employer).formers(chosen).map(str::to_owned);
+        let (usable, unknown) = formers.partition(|name| self.usable(employer, name).is_some());
+        Formers { usable, unknown }
     }
 
     /// The adapter with this name. Whoever may write the employer can write any name into its annotation.
@@ -33,58 +39,68 @@ impl TrafficController {
         self.context.traffic.adapters.usable(name, kind, namespace)
     }
 
-    /// Whether another adapter can take over: the former one is known here, or there is none.
-    pub(super) fn may_prepare(&self, employer: &CachedEmployer, chosen: &str) -> bool {
-        let former = in_use(employer).present().filter(|name| *name != chosen);
-        former.is_none_or(|name| self.usable(employer, name).is_some())
-    }
-
-    /// The former adapter is not configured any more, so that its members can't be removed.
-    pub(super) async fn retire_unknown(
+    /// Removes the members of the next former adapter, now that the present one serves. Until they are removed, no Pod is
+    /// released. Returns what the former adapter came to; `None` if there is none that can be asked.
+    pub(super) async fn retire_next(
         &self,
         employer: &CachedEmployer,
         chosen: &NamedAdapter,
+        formers: &Formers,
         memory: &mut EmployerMemory,
-    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
-        let key = keys::CONSIST_ADAPTER_IN_USE;
-        let former = in_use(employer).present().unwrap_or_default();
-        let error = format!(
-            "adapter {former} may have registered members and is not configured any more; configure it again until it \
-             has removed them, or remove the annotation {key} to leave them"
-        );
-        let report = EmployerReport::of_error(&chosen.name, &error);
-        let later = self.report_paced(employer, &report, memory).await?;
-        Ok(later.map_or(ReconcileOutcome::Done, ReconcileOutcome::After))
-    }
-
-    /// Removes the members of the adapter that managed the employer before, now that the present one serves. Until they
-    /// are removed, no Pod is released.
-    pub(super) async fn retire(
-        &self,
-        employer: &CachedEmployer,
-        former: &str,
-        memory: &mut EmployerMemory,
-    ) -> Result<LookResult, ReconcileOutcome> {
-        let Some(named) = self.usable(employer, former).cloned() else {
-            warn!(
-                former,
-                "an adapter that may have registered members is not configured; they stay registered"
-            );
-            self.report_left_members(employer, former);
-            let usable = |name: &str| self.usable(employer, name).is_some();
-            self.forget_formers(employer, |name| !usable(name)).await?;
-            return Ok(LookResult::with_clean(true));
+    ) -> Result<Option<LookResult>, ReconcileOutcome> {
+        let Some(former) = formers.usable.first() else {
+            return Ok(None);
         };
+        let Some(named) = self.usable(employer, former).cloned() else {
+            return Ok(None);
+        };
+        let backend = named.adapter.backend();
+        let is_same = !backend.is_empty() && backend == chosen.adapter.backend();
+        if is_same {
+            // Its members are those of the present adapter.
+            memory.plans.remove(former);
+            self.forget_former(employer, former).await?;
+            return Ok(Some(LookResult::with_clean(true)));
+        }
         let mut plan = memory.plans.remove(former).unwrap_or_default();
         let looked = self
-            .look(employer, &named, &mut plan, (true, false), memory)
+            .look(employer, &named, &mut plan, Role::Former, memory)
             .await;
-        memory.plans.insert(former.to_owned(), plan);
+        memory.plans.insert(former.clone(), plan);
         let retired = looked?;
-        if retired.is_clean && !employer.state.employer.deleting {
+        if retired.is_clean {
             memory.plans.remove(former);
-            self.forget_formers(employer, |name| name == former).await?;
+            self.forget_former(employer, former).await?;
+            if let Some(plan) = memory.plans.get_mut(&chosen.name) {
+                plan.read_again(); // two addresses may lead to one load balancer
+            }
         }
-        Ok(retired)
+        Ok(Some(retired))
+    }
+}
+
+/// The adapters that may have members besides the present one.
+pub(super) struct Formers {
+    /// Those that are configured, in the order in which they go.
+    pub usable: Vec<String>,
+    /// Those that are not configured any more, or not for this employer.
+    pub unknown: Vec<String>,
+}
+
+impl Formers {
+    /// Whether no Pod may be released, because one of them may still send it requests. Nobody waits for an adapter that
+    /// is not configured when the employer is deleted.
+    pub fn hold(&self, deleting: bool) -> bool {
+        !self.usable.is_empty() || !deleting && !self.unknown.is_empty()
+    }
+
+    /// Why the move waits, if one of them can't be asked.
+    pub fn unknown_error(&self) -> Option<String> {
+        let former = self.unknown.first()?;
+        let key = keys::CONSIST_ADAPTER_IN_USE;
+        Some(format!(
+            "adapter {former} may have registered members and is not configured any more, so no Pod is released; \
+             configure it again until it has removed them, or remove the annotation {key} to leave them"
+        ))
     }
 }

@@ -14,7 +14,8 @@ impl<'a> AdapterInUse<'a> {
         AdapterInUse(text.map_or("", String::as_str))
     }
 
-    fn names(self) -> impl Iterator<Item = &'a str> {
+    /// All names.
+    pub fn names(self) -> impl Iterator<Item = &'a str> {
         self.0.split(',').filter(|name| !name.is_empty())
     }
 
@@ -23,9 +24,9 @@ impl<'a> AdapterInUse<'a> {
         self.names().next()
     }
 
-    /// The adapter whose members go next, after a move to `chosen`.
-    pub fn former(self, chosen: &str) -> Option<&'a str> {
-        self.names().find(|name| *name != chosen)
+    /// The adapters whose members must go after a move to `chosen`.
+    pub fn formers(self, chosen: &str) -> impl Iterator<Item = &'a str> {
+        self.names().filter(move |name| *name != chosen)
     }
 
     /// The record after a move to `chosen`.
@@ -35,10 +36,9 @@ impl<'a> AdapterInUse<'a> {
         names.join(",")
     }
 
-    /// The record without the former adapters for which `forgets` returns true.
-    pub fn without(self, forgets: impl Fn(&str) -> bool) -> String {
-        let former = self.names().skip(1).filter(|name| !forgets(name));
-        let names: Vec<_> = self.present().into_iter().chain(former).collect();
+    /// The record without an adapter.
+    pub fn without(self, gone: &str) -> String {
+        let names: Vec<_> = self.names().filter(|name| *name != gone).collect();
         names.join(",")
     }
 }
@@ -50,13 +50,14 @@ mod tests {
     #[test]
     fn record_follows_moves() {
         let none = AdapterInUse("");
-        assert_eq!((none.present(), none.former("a")), (None, None));
+        assert_eq!((none.present(), none.formers("a").count()), (None, 0));
         assert_eq!(none.moved_to("a"), "a");
         let moved = AdapterInUse("b,a");
-        assert_eq!((moved.present(), moved.former("b")), (Some("b"), Some("a")));
+        assert_eq!(moved.present(), Some("b"));
+        assert_eq!(moved.formers("b").collect::<Vec<_>>(), ["a"]);
         assert_eq!(moved.moved_to("a"), "a,b", "back again");
         assert_eq!(moved.moved_to("c"), "c,b,a");
-        assert_eq!(moved.without(|name| name == "a"), "b");
-        assert_eq!(AdapterInUse("b,x,y,,a").without(|name| name != "a"), "b,a");
+        assert_eq!(moved.without("a"), "b");
+        assert_eq!(AdapterInUse("b,x,,a").without("x"), "b,a");
     }
 }

@@ -39,6 +39,10 @@ impl Adapter for HttpAdapter {
         self.endpoint.config().settings()
     }
 
+    fn backend(&self) -> String {
+        format!("http {}", self.endpoint.config().url)
+    }
+
     fn check(&self, employer: &Employer) -> Result<(), AdapterError> {
         ports(self.endpoint.config(), employer).map(|_| ())
     }

@@ -67,6 +67,19 @@ impl std::fmt::Debug for SlbAdapter {
 
 #[async_trait]
 impl Adapter for SlbAdapter {
+    /// Load balancers of one region, with the marks of one cluster.
+    fn backend(&self) -> String {
+        let Settings {
+            region,
+            endpoint,
+            cluster,
+            mode,
+            ..
+        } = &self.settings;
+        let endpoint = endpoint.as_deref().unwrap_or_default();
+        format!("alibaba-slb {mode:?} {region} {endpoint} {cluster}")
+    }
+
     fn settings(&self) -> traffic::Settings {
         traffic::Settings {
             control: match self.work {

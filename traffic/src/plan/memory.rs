@@ -18,7 +18,8 @@ pub struct Memory {
     pub(super) members: BTreeMap<MemberKey, Known>,
     /// Groups that the last read left out, each with the reason.
     pub(super) unreadable: BTreeMap<String, AdapterError>,
-    /// Groups that a read has told of. Of a group that was never read, it is not known which Pods have members there.
+    /// Planned groups, and groups with members, that the last read has told of, or an earlier one if the last one could
+    /// not. Of a group that was never read, it is not known which Pods have members there.
     pub(super) read_groups: BTreeSet<String>,
     /// The last failure to read a group.
     pub(super) unreadable_failure: Option<Failure>,
@@ -111,6 +112,7 @@ impl Memory {
             }
         }
         self.pods.retain(|uid, _| view.pods.contains_key(uid));
+        self.forget_absent(view);
         self.forget_settled_failures(view);
     }
 
@@ -120,6 +122,16 @@ impl Memory {
             self.round = Some(now);
         }
         self.last_call = Some(now);
+    }
+
+    /// Whether the members are known: the last read has told all.
+    pub fn is_read(&self) -> bool {
+        self.observed.is_some() && self.failure.is_none() && self.unreadable.is_empty()
+    }
+
+    /// Reads the members again at the next look.
+    pub fn read_again(&mut self) {
+        self.must_observe = true;
     }
 
     /// Since when this leader knows that the Pod should serve, or should not.
@@ -224,7 +236,12 @@ impl Memory {
         let planned = view.planned_members().map(|(key, _)| &key.group);
         let told = listed.iter().map(|key| &key.group).chain(planned);
         let told = told.filter(|group| !self.unreadable.contains_key(*group));
-        self.read_groups.extend(told.cloned());
+        let mut read_groups: BTreeSet<_> = told.cloned().collect();
+        // Only names in the present answer are kept: the load balancer chooses them.
+        let unreadable = self.unreadable.keys();
+        let known = unreadable.filter(|group| self.read_groups.contains(*group));
+        read_groups.extend(known.cloned());
+        self.read_groups = read_groups;
         self.note_absent_pods(view, began);
         self.forget_absent(view);
         self.forget_settled_failures(view);

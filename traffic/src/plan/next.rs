@@ -101,7 +101,8 @@ impl Open {
                 Departure::Deregister => push(view, &mut changes.deregister, &known.member),
                 Departure::Waits { until, poll } => {
                     open.poll |= poll;
-                    open.add_due(until);
+                    // What the load balancer is late with, a read tells.
+                    open.add_due(until.filter(|until| now < *until));
                 }
                 Departure::Gone | Departure::Stays => {}
                 Departure::Unknown => open.poll = true,

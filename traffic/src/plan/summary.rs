@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::departure::{Departure, departure, drained_at};
 use super::marks::Mark;
@@ -124,6 +124,14 @@ impl Summary {
 }
 
 impl Summary {
+    /// Adds `difference` to all times, from the clock of the plan to that of the reader.
+    pub fn shift(&mut self, difference: SignedDuration) {
+        let shift = |time: &mut Timestamp| *time = time.saturating_add(difference).unwrap_or(*time);
+        self.next_try.iter_mut().for_each(shift);
+        let untils = self.waiting.iter_mut().filter_map(|w| w.until.as_mut());
+        untils.for_each(shift);
+    }
+
     /// Adds the Pods that keep or lack their finalizer for a reason that no member tells.
     pub fn add_held(&mut self, view: &View, marks: &BTreeMap<String, Mark>) {
         if view.refused.is_some() {
