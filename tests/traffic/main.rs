@@ -12,6 +12,7 @@ mod faults;
 mod fixtures;
 mod graceful;
 mod left_pods;
+mod moves;
 mod ports;
 mod removed_adapter;
 mod rewriting;

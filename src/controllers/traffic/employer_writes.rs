@@ -117,7 +117,9 @@ impl TrafficController {
 
     /// Tells users that members stay registered, because their adapter is gone.
     pub(super) fn report_left_members(&self, employer: &CachedEmployer, formers: &[String]) {
-        let Some(former) = formers.first() else { return };
+        let Some(former) = formers.first() else {
+            return;
+        };
         let about = reference(self.kind_of(employer), employer);
         let message = format!(
             "adapter {former} is not configured any more, so the members that it may have registered stay registered; \

@@ -176,9 +176,8 @@ impl TrafficController {
             };
         }
         let record = moves::in_use(&employer);
-        let is_known = |name: &String| {
-            *name == chosen.name || record.names().any(|recorded| recorded == name)
-        };
+        let is_known =
+            |name: &String| *name == chosen.name || record.names().any(|recorded| recorded == name);
         memory.plans.retain(|name, _| is_known(name)); // what was known in former times may be wrong
         let formers = self.formers(&employer, &chosen.name);
         let mut plan = memory.plans.remove(&chosen.name).unwrap_or_default();
@@ -189,7 +188,9 @@ impl TrafficController {
         memory.plans.insert(chosen.name.clone(), plan);
         let mut result = looked?;
         if deleting || result.is_settled {
-            let retired = self.retire_next(&employer, chosen, &formers, memory).await?;
+            let retired = self
+                .retire_next(&employer, chosen, &formers, memory)
+                .await?;
             result.add_former(retired);
         }
         if let Some(error) = formers.unknown_error().filter(|_| !deleting) {
@@ -206,7 +207,9 @@ impl TrafficController {
             info!("all members are off the load balancer; the employer may go");
             return Ok(ReconcileOutcome::Done);
         }
-        result.summary.shift(self.clock.behind((self.context.now)()));
+        result
+            .summary
+            .shift(self.clock.behind((self.context.now)()));
         let report = EmployerReport::of_plan(&chosen.name, result.summary);
         let later = self.report_paced(&employer, &report, memory).await?;
         let wake = result.wake.into_iter().chain(later).min();

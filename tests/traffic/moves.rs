@@ -1,0 +1,222 @@
+//! Services that move from one adapter to another, and what stops such moves. Nobody is taken off before the new load
+//! balancer serves, and no Pod is released while a former one may send it requests.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use operating::api::keys;
+use serde_json::{Value, json};
+use testbed::wait;
+
+use crate::bed::{TrafficBed, alone};
+use crate::fixtures::{Employer, names, serving_by};
+
+/// The annotation that chooses an adapter.
+fn adapter(name: &str) -> Value {
+    json!({ "metadata": { "annotations": { (keys::CONSIST_ADAPTER): name } } })
+}
+
+/// The adapters that may have registered members, as recorded.
+async fn in_use(web: &Employer<'_>) -> String {
+    let service = web.get().await;
+    let record = service.annotations().get(keys::CONSIST_ADAPTER_IN_USE);
+    record.cloned().unwrap_or_default()
+}
+
+/// Begins a move to an adapter whose load balancer is down.
+async fn move_to_one_that_is_down(bed: &TrafficBed, web: &Employer<'_>) {
+    bed.guarded.state().down = true;
+    web.edit(adapter("guarded")).await;
+    web.until("the failure", |report| {
+        report.last_error.is_some() && report.adapter == "guarded"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn move_to_a_load_balancer_that_is_down_takes_nobody_off() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-down").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    let pods = names(&set).await;
+    move_to_one_that_is_down(bed, &web).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(bed.http.serving(&scope.namespace), pods);
+    // Back again: nothing has changed.
+    web.edit(adapter("edge")).await;
+    bed.guarded.state().down = false;
+    web.until("the former adapter", |report| report.adapter == "edge")
+        .await;
+    web.consistent(2).await;
+    assert_eq!(in_use(&web).await, "edge");
+    assert_eq!(bed.http.serving(&scope.namespace), pods);
+    assert!(bed.http.state().cut.is_empty());
+}
+
+#[tokio::test]
+async fn each_pod_serves_at_each_moment_of_a_move() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-healthy").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    let pods = names(&set).await;
+    web.edit(adapter("guarded")).await;
+    let is_left = || {
+        bed.http
+            .state()
+            .members
+            .keys()
+            .all(|key| key.0 != scope.namespace)
+    };
+    wait::until("the former members to go", async || {
+        // Read in this order, because members go from the first to the second.
+        let (before, after) = (
+            bed.http.serving(&scope.namespace),
+            bed.guarded.serving(&scope.namespace),
+        );
+        let serves = |pod: &String| before.contains(pod) || after.contains(pod);
+        assert!(pods.iter().all(serves), "{before:?} {after:?}");
+        is_left()
+    })
+    .await;
+    web.consistent(2).await;
+    assert_eq!(in_use(&web).await, "guarded");
+    assert!(bed.http.state().cut.is_empty());
+}
+
+/// Two adapters with one URL have the same members, so a move between them changes none.
+#[tokio::test]
+async fn move_between_adapters_of_one_load_balancer_changes_no_member() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-same").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    let pods = names(&set).await;
+    web.edit(adapter("passing")).await;
+    wait::until("the end of the move", async || {
+        in_use(&web).await == "passing"
+    })
+    .await;
+    web.until("the new adapter", |report| report.adapter == "passing")
+        .await;
+    web.consistent(2).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(bed.http.serving(&scope.namespace), pods);
+    assert!(bed.http.state().cut.is_empty());
+}
+
+/// A former adapter that is not configured any more can't be asked, so Pods wait until it is back.
+#[tokio::test]
+async fn move_waits_for_a_former_adapter_that_is_removed() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-removed").await;
+    let (web, set) = serving_by(&scope, "guarded", 2).await;
+    let pods = names(&set).await;
+    bed.http.state().down = true;
+    web.edit(adapter("edge")).await;
+    web.until("the failure", |report| {
+        report.last_error.is_some() && report.adapter == "edge"
+    })
+    .await;
+    scope.begin(&pods[0], "manual").await.unwrap();
+    bed.roll_out(&["guarded"]).await;
+    bed.http.state().down = false;
+    let report = web.until("the reason", |report| {
+        let error = report.last_error.as_ref();
+        error.is_some_and(|error| error.contains("guarded") && error.contains("not configured"))
+    });
+    let report = report.await;
+    assert_eq!(report.adapter, "edge");
+    wait::until(
+        "the other Pod to serve at the new load balancer",
+        async || bed.http.serving(&scope.namespace) == pods[1..],
+    )
+    .await;
+    assert!(web.protects(&scope.get(&pods[0]).await));
+    assert_eq!(in_use(&web).await, "edge,guarded");
+    assert_eq!(
+        bed.guarded.serving(&scope.namespace),
+        pods,
+        "nobody is taken off"
+    );
+    bed.roll_out(&[]).await;
+    web.marks(&pods[0], (true, false)).await;
+    scope.finish(&pods[0], "manual").await.unwrap();
+    web.consistent(2).await;
+    assert_eq!(bed.guarded.serving(&scope.namespace), Vec::<String>::new());
+}
+
+/// The new adapter of a move is removed from the configuration, and the owner goes back.
+#[tokio::test]
+async fn service_goes_back_from_an_adapter_that_is_removed() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-back").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    move_to_one_that_is_down(bed, &web).await;
+    bed.roll_out(&["guarded"]).await;
+    bed.guarded.state().down = false;
+    web.until("the error", |report| report.adapter.is_empty())
+        .await;
+    web.edit(adapter("edge")).await;
+    set.edit(json!({ "replicas": 3 })).await;
+    wait::until("the new Pod to serve", async || {
+        bed.http.serving(&scope.namespace).len() == 3
+    })
+    .await;
+    bed.roll_out(&[]).await;
+    web.consistent(3).await;
+    assert_eq!(in_use(&web).await, "edge");
+}
+
+/// A Service that is deleted in a move takes along the members of every adapter that is configured.
+#[tokio::test]
+async fn service_deleted_in_a_move_leaves_no_members_at_configured_adapters() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-deleted").await;
+    let (web, _set) = serving_by(&scope, "edge", 2).await;
+    move_to_one_that_is_down(bed, &web).await;
+    bed.roll_out(&["guarded"]).await;
+    bed.guarded.state().down = false;
+    web.until("the error", |report| report.adapter.is_empty())
+        .await;
+    web.delete().await;
+    web.gone().await;
+    let left = bed
+        .http
+        .state()
+        .members
+        .keys()
+        .filter(|key| key.0 == scope.namespace)
+        .count();
+    bed.roll_out(&[]).await;
+    assert_eq!(left, 0);
+}
+
+/// Whoever leaves an adapter by hand and comes back finds its members as they are then.
+#[tokio::test]
+async fn return_to_an_adapter_reads_first() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-return").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    let pods = names(&set).await;
+    let to = |name: &str| {
+        let annotations = json!({
+            (keys::CONSIST_ADAPTER): name, (keys::CONSIST_ADAPTER_IN_USE): Value::Null,
+        });
+        json!({ "metadata": { "annotations": annotations } })
+    };
+    web.edit(to("guarded")).await;
+    web.until("the other adapter", |report| {
+        report.adapter == "guarded" && report.registered == 2
+    })
+    .await;
+    wait::until("the record", async || in_use(&web).await == "guarded").await;
+    bed.http
+        .state()
+        .members
+        .retain(|key, _| key.0 != scope.namespace);
+    web.edit(to("edge")).await;
+    wait::until("the members to be registered again", async || {
+        bed.http.serving(&scope.namespace) == pods
+    })
+    .await;
+    web.consistent(2).await;
+}
