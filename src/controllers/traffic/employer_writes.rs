@@ -48,6 +48,12 @@ pub fn is_reported(employer: &CachedEmployer, report: &EmployerReport) -> bool {
     stored == serde_json::to_string(report).ok().as_ref()
 }
 
+/// The stored report; `None` if there is none that can be read.
+pub fn stored_report(employer: &CachedEmployer) -> Option<EmployerReport> {
+    let annotations = &employer.state.employer.annotations;
+    serde_json::from_str(annotations.get(keys::CONSIST_STATUS)?).ok()
+}
+
 impl TrafficController {
     /// Gives an employer the finalizer, and records its adapter. Returns the employer as it is stored then; `None` if the
     /// API server has stored something else.

@@ -263,7 +263,7 @@ impl TrafficController {
     }
 
     /// Writes the report if it is new. While members wait, it changes often, and is written at most every
-    /// [`REPORT_INTERVAL`]. Returns the time until it may be written.
+    /// [`REPORT_INTERVAL`], unless the adapter is another one or a failure begins or ends. Returns the time until it may be written.
     async fn report_paced(
         &self,
         employer: &CachedEmployer,
@@ -273,8 +273,15 @@ impl TrafficController {
         if employer_writes::is_reported(employer, report) {
             return Ok(None);
         }
+        // Whoever waits for a change of the adapter, or for a failure, must not read the former report.
+        let stored = employer_writes::stored_report(employer);
+        let is_urgent = stored.is_none_or(|stored| {
+            let failed = |report: &EmployerReport| report.last_error.is_some();
+            stored.adapter != report.adapter || failed(&stored) != failed(report)
+        });
         let since = memory.reported.map(|at| at.elapsed());
-        if let Some(since) = since.filter(|since| *since < REPORT_INTERVAL) {
+        let since = since.filter(|since| !is_urgent && *since < REPORT_INTERVAL);
+        if let Some(since) = since {
             return Ok(Some(REPORT_INTERVAL.saturating_sub(since)));
         }
         memory.reported = Some(Instant::now());
