@@ -279,10 +279,13 @@ impl TrafficController {
             let failed = |report: &EmployerReport| report.last_error.is_some();
             stored.adapter != report.adapter || failed(&stored) != failed(report)
         });
+        let interval = match is_urgent {
+            true => URGENT_INTERVAL,
+            false => REPORT_INTERVAL,
+        };
         let since = memory.reported.map(|at| at.elapsed());
-        let since = since.filter(|since| !is_urgent && *since < REPORT_INTERVAL);
-        if let Some(since) = since {
-            return Ok(Some(REPORT_INTERVAL.saturating_sub(since)));
+        if let Some(since) = since.filter(|since| *since < interval) {
+            return Ok(Some(interval.saturating_sub(since)));
         }
         memory.reported = Some(Instant::now());
         self.write_report(employer, report).await?;
@@ -358,7 +361,9 @@ impl TrafficController {
 const UNLISTED_RETRY: Duration = Duration::from_secs(5);
 /// The pause before the finalizer of an employer is written again that was not stored.
 const UNPREPARED_RETRY: Duration = Duration::from_secs(15);
-/// The least time between two reports of one employer.
+/// The least time between two reports of one employer with another adapter or another outcome.
+const URGENT_INTERVAL: Duration = Duration::from_secs(1);
+/// The least time between two other reports of one employer.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long members of an employer are drained, if it says so.
