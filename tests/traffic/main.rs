@@ -16,6 +16,7 @@ mod ports;
 mod removed_adapter;
 mod rewriting;
 mod uninstall;
+mod unprotected;
 mod weaknesses;
 mod why;
 
