@@ -70,12 +70,26 @@ pub struct HttpState {
     pub lost_replies: usize,
     /// Changes of members of these Pods are refused.
     pub refused_pods: BTreeSet<String>,
+    /// Members of these groups do not get healthy.
+    pub pending_groups: BTreeSet<String>,
     /// Open connections of every draining member.
     pub connections: u64,
     /// The bearer token of every call; other calls are answered with 401. `None`: any call is answered.
     pub token: Option<String>,
     /// Members that were removed while they served or had connections: the Pod of each.
     pub cut: Vec<String>,
+}
+
+impl HttpState {
+    /// What the load balancer says of a member.
+    fn presence(&self, member: &MemberState) -> PresenceInfo {
+        match member.presence {
+            PresenceInfo::Serving if self.pending_groups.contains(&member.group) => {
+                PresenceInfo::Pending
+            }
+            other => other,
+        }
+    }
 }
 
 type State = Arc<Mutex<HttpState>>;
@@ -141,8 +155,9 @@ impl HttpDouble {
     pub fn serving(&self, namespace: &str) -> Vec<String> {
         let state = self.state();
         let members = state.members.iter();
-        let serving = members
-            .filter(|(key, member)| key.0 == namespace && member.presence == PresenceInfo::Serving);
+        let serving = members.filter(|(key, member)| {
+            key.0 == namespace && state.presence(member) == PresenceInfo::Serving
+        });
         let mut pods: Vec<_> = serving.map(|(_, member)| member.pod_name.clone()).collect();
         pods.sort();
         pods
@@ -207,6 +222,7 @@ async fn observe(Shared(state): Shared<State>, Json(request): Json<ObserveReques
             PresenceInfo::Draining => Some(state.connections),
             _ => None,
         },
+        presence: state.presence(member),
         ..member.clone()
     });
     let answer = ObserveAnswer {
@@ -286,8 +302,9 @@ fn change(
         drain_until: None,
         connections: None,
     };
+    let presence = state.presence(&registered);
     state.members.insert(key, registered);
-    wanted
+    presence
 }
 
 #[cfg(test)]

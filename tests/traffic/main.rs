@@ -17,6 +17,7 @@ mod ports;
 mod removed_adapter;
 mod rewriting;
 mod uninstall;
+mod unprotected;
 mod weaknesses;
 mod why;
 

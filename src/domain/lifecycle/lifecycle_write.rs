@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::operation::{OperationWrite, PodGates};
 use super::operator::DELETION_ID;
-use super::stored_operations::{labels_by_id, lifecycle_label_owner};
+use super::stored_operations::{labels_by_id, lifecycle_label_owner, stored_phases};
 use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, min_ready, restarts};
 use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
@@ -164,6 +164,20 @@ impl<'a> LifecycleWrite<'a> {
     pub fn takes_offline(&self) -> bool {
         self.old.is_some_and(Pod::is_available)
             && !self.other_labels.contains_key(keys::SERVICE_AVAILABLE)
+    }
+
+    /// Whether an ID that did not keep the Pod off traffic for its work does so from this write on.
+    pub fn begins_off_traffic(&self) -> bool {
+        let before = self.old.map(stored_phases).unwrap_or_default();
+        let works = |phase: Phase| matches!(phase, Phase::Preparing | Phase::Operate);
+        let worked = |id: &String| before.get(id).is_some_and(|phase| works(*phase));
+        let mut operations = self.operations.iter();
+        operations.any(|(id, op)| works(op.phase()) && !worked(id))
+    }
+
+    /// Keeps every ID out of Operate in this write, because the write adds the protection of a cooperator (row 5).
+    pub fn wait_for_protection(&mut self) {
+        self.gates.operable = false;
     }
 
     /// Whether rules have passed for an ID in this write.

@@ -2,6 +2,7 @@
 
 mod claim;
 mod patches;
+mod protection;
 mod stage_check;
 mod update;
 mod warnings;
@@ -24,7 +25,7 @@ use crate::domain::traffic::pod_marks;
 use patches::{annotation_patch, has_spec, label_patch, readiness_gate_patch};
 use warnings::{size_warning, untyped_warnings};
 
-/// How many employers a new Pod expects at most. A tenant can create thousands that select one Pod. The leader adds the
+/// How many employers a Pod expects at most by writes of this webhook. A tenant can create thousands that select one Pod. The leader adds the
 /// marks of the others later.
 const MAX_EXPECTING_EMPLOYERS: usize = 16;
 

@@ -1,4 +1,4 @@
-//! The JSON patches that set labels, annotations and the readiness gate of a Pod under review.
+//! The JSON patches that set labels, annotations, finalizers and the readiness gate of a Pod under review.
 
 use std::collections::BTreeMap;
 
@@ -58,6 +58,27 @@ pub fn annotation_patch(
         changes.insert(0, PatchOperation::Add(AddOperation { path, value }));
     }
     changes
+}
+
+/// The patch that adds these finalizers, which the object of the request does not have.
+pub fn finalizer_patch(request: &Request, finalizers: &[String]) -> Vec<PatchOperation> {
+    let raw = request.object.as_deref().filter(|_| !finalizers.is_empty());
+    let Some(raw) = raw else {
+        return Vec::new();
+    };
+    let object = serde_json::from_str::<Value>(raw.get()).unwrap_or_default();
+    let add = |tokens: &[&str], value| {
+        let path = PointerBuf::from_tokens(tokens.iter().copied());
+        PatchOperation::Add(AddOperation { path, value })
+    };
+    let present = object.pointer("/metadata/finalizers");
+    if !present.is_some_and(Value::is_array) {
+        return vec![add(&["metadata", "finalizers"], json!(finalizers))];
+    }
+    let added = finalizers.iter();
+    added
+        .map(|finalizer| add(&["metadata", "finalizers", "-"], json!(finalizer)))
+        .collect()
 }
 
 /// Whether the Pod of the request has a `spec` to patch. The API server stores no Pod without a spec.

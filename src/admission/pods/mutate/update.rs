@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::patches::{annotation_patch, label_patch};
+use super::protection::{Settled, expect_protections, protection_patch};
 use super::warnings::size_warning;
 use super::{PodMutator, removes_available};
 use crate::admission::bypass::{AGAINST_RULE, Approval, BypassCheck};
@@ -49,7 +50,7 @@ struct StageOutcome<'a> {
 
 struct AdmittedUpdate<'a> {
     /// The write after all steps that can be made at once.
-    settled: LifecycleWrite<'a>,
+    settled: Settled<'a>,
     /// The claims, if the Pod goes off traffic.
     approval: Approval,
     /// Why the Pod may go off traffic without a claim.
@@ -225,8 +226,8 @@ impl PodMutator {
         stages: &mut StageOutcome<'a>,
     ) -> Result<AdmittedUpdate<'a>, Verdict> {
         let (old, new) = (update.old, update.new);
-        let settled = settle(&stages.run);
-        let begins = (stages.asking.iter()).any(|id| settled.phase_of(id).holds_offline());
+        let settled = self.settle(&stages.run, old, new);
+        let begins = (stages.asking.iter()).any(|id| settled.run.phase_of(id).holds_offline());
         // A Pod that is down for a moment would become available by itself, and an operation prevents this. So it needs
         // a claim.
         let prolongs = begins && self.0.index.read_state().is_briefly_down(old);
@@ -235,7 +236,7 @@ impl PodMutator {
             approval: Approval::default(),
             exemption: None,
         };
-        if !admitted.settled.takes_offline() && !prolongs {
+        if !admitted.settled.run.takes_offline() && !prolongs {
             return Ok(admitted);
         }
         if is_deletion_in_flight(new)
@@ -256,8 +257,8 @@ impl PodMutator {
                 }
                 stages.bypassed_before.clear();
                 stages.waits.push(denied);
-                admitted.settled = settle(&stages.run);
-                if admitted.settled.takes_offline() {
+                admitted.settled = self.settle(&stages.run, old, new);
+                if admitted.settled.run.takes_offline() {
                     return Err(deny_takes_offline(&stages.waits));
                 }
             }
@@ -290,24 +291,26 @@ impl PodMutator {
         }
     }
 
-    /// The patch that gives the Pod its labels, annotations and readiness condition after this UPDATE.
+    /// The patch that gives the Pod its labels, annotations, finalizers and readiness condition after this UPDATE.
     fn update_patch(
         &self,
         update: &PodUpdate<'_>,
-        settled: &LifecycleWrite<'_>,
+        settled: &Settled<'_>,
         asked_labels: &BTreeMap<String, String>,
         asked_annotations: &BTreeMap<String, String>,
     ) -> Vec<PatchOperation> {
         let request = update.request;
         let mut stored = update.new.clone();
-        settled.patch().apply(&mut stored.metadata.labels);
-        let follows_readiness = update.is_status_write() && settled.has_passed_stage();
+        settled.run.patch().apply(&mut stored.metadata.labels);
+        expect_protections(&settled.protecting, &mut stored.metadata.annotations);
+        let follows_readiness = update.is_status_write() && settled.run.has_passed_stage();
         let condition = follows_readiness
             .then(|| service_ready::service_ready_patch(request, &mut stored, (self.0.now)()));
         let labels = LabelPatch::between(asked_labels, &stored.metadata.labels);
         let mut patch = label_patch(request, &labels);
-        let annotations = &update.new.metadata.annotations;
+        let annotations = &stored.metadata.annotations;
         patch.extend(annotation_patch(request, asked_annotations, annotations));
+        patch.extend(protection_patch(request, &settled.protecting));
         patch.extend(condition.flatten());
         patch
     }
@@ -347,13 +350,6 @@ impl PodMutator {
 
 fn is_status_write(request: &Request) -> bool {
     request.sub_resource.as_deref() == Some("status")
-}
-
-/// The write after all steps that can be made at once.
-fn settle<'a>(run: &LifecycleWrite<'a>) -> LifecycleWrite<'a> {
-    let mut settled = run.clone();
-    settled.advance_all();
-    settled
 }
 
 fn deny_takes_offline(waits: &[String]) -> Verdict {

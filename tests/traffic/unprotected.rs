@@ -1,0 +1,99 @@
+//! A Pod may get requests before it is protected: one of two ports is still pending, or the leader has not seen it serve.
+//! An operation on such a Pod waits for the load balancer all the same.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use operating::api::keys::Family;
+use serde_json::json;
+use testbed::{Scope, wait};
+
+use crate::bed::{TrafficBed, alone};
+use crate::fixtures::{Employer, addresses, edge, names};
+use crate::sets::{Set, image, label};
+
+const ID: &str = "manual";
+
+/// The number of members that the load balancer has of a Pod.
+fn members(bed: &TrafficBed, scope: &Scope, pod: &str) -> usize {
+    let state = bed.http.state();
+    let members = state.members.iter();
+    let of_pod = members.filter(|(key, m)| key.0 == scope.namespace && m.pod_name == pod);
+    of_pod.count()
+}
+
+/// Waits until the Pod is protected, or until `changed` says that it is too late.
+async fn protected_before(web: &Employer<'_>, pod: &str, changed: impl Fn(&Pod) -> bool) {
+    let seen = wait::value("the Pod to be protected or changed", async || {
+        let pod = web.scope.get(pod).await;
+        (web.protects(&pod) || changed(&pod)).then_some(pod)
+    })
+    .await;
+    assert!(!changed(&seen), "changed while it may have requests");
+}
+
+#[tokio::test]
+async fn pod_that_serves_at_one_of_two_ports_is_drained_before_an_operation() {
+    let (bed, _guard) = alone().await;
+    let scope = bed.bed.scope("half").await;
+    bed.http.state().pending_groups.insert("admin".to_owned());
+    let mut part = edge();
+    part["spec"]["ports"] = json!([
+        { "name": "http", "port": 80, "targetPort": 8080 },
+        { "name": "admin", "port": 81, "targetPort": 8081 },
+    ]);
+    let web = Employer::new(&scope, "web", part).await;
+    let set = Set::unsettled(&scope, "web", 1, json!({})).await;
+    addresses(&set, 1).await;
+    let name = names(&set).await.remove(0);
+    web.until("both members", |report| {
+        report.registered + report.pending == 2
+    })
+    .await;
+    assert_eq!(bed.http.serving(&scope.namespace), [name.clone()]);
+    assert!(!web.protects(&scope.get(&name).await));
+
+    bed.http.state().refused_pods.insert(name.clone());
+    scope.begin(&name, ID).await.unwrap();
+    let operates = |pod: &Pod| label(pod, &Family::Operate.key(ID)).is_some();
+    protected_before(&web, &name, operates).await;
+    bed.http.state().refused_pods.clear();
+    scope
+        .until_pod(&name, "the operation to begin", operates)
+        .await;
+    assert_eq!(members(bed, &scope, &name), 0);
+
+    bed.http.end_faults();
+    scope.finish(&name, ID).await.unwrap();
+    set.settled().await;
+    web.consistent(2).await;
+}
+
+#[tokio::test]
+async fn pod_of_an_update_that_is_followed_by_another_is_drained_again() {
+    let (bed, _guard) = alone().await;
+    let scope = bed.bed.scope("again").await;
+    let web = Employer::new(&scope, "web", edge()).await;
+    scope.rule("web", json!({ "app": "web" }), json!(1)).await;
+    let part = json!({ "updateStrategy": { "podUpdatePolicy": "InPlaceIfPossible" } });
+    let set = Set::new(&scope, "web", 2, part).await;
+    web.consistent(2).await;
+    bed.http.state().pending_groups.insert("http".to_owned());
+    set.image("app:2").await;
+    let name = wait::value("a Pod of app:2 whose member is pending", async || {
+        let pods = set.pods().await;
+        let mut updated = pods.values().filter(|pod| image(pod) == "app:2");
+        let waits = |pod: &&Pod| {
+            let registered = members(bed, &scope, &pod.name_any()) == 1;
+            registered && !web.protects(pod)
+        };
+        updated.find(waits).map(ResourceExt::name_any)
+    })
+    .await;
+
+    bed.http.state().refused_pods.insert(name.clone());
+    set.image("app:3").await;
+    protected_before(&web, &name, |pod| image(pod) == "app:3").await;
+    bed.http.end_faults();
+    set.settled().await;
+    web.consistent(2).await;
+}
