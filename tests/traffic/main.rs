@@ -2,6 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod addresses;
+mod attack_trouble;
+#[allow(dead_code)]
+#[path = "../collaset/admission_policies.rs"]
+mod policies;
 mod bed;
 mod black_box;
 mod credentials;
