@@ -24,17 +24,39 @@ async fn attack_a_refused_prepare_is_told() {
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let web = Employer::new(&scope, "web", json!({})).await;
     sleep(Duration::from_secs(30)).await;
-    let (report, condition, events) = (web.report().await, web.condition().await, web.failures().await);
+    let (report, condition, events) = (
+        web.report().await,
+        web.condition().await,
+        web.failures().await,
+    );
     let pod = set.pod(0).await;
-    let why = bed.bed.operating(&["why", "svc/web", "-n", &scope.namespace]);
-    println!("A1 report={report:?} condition={condition:?} events={events:?} expected={} protected={}", web.is_expected(&pod), web.protects(&pod));
-    println!("A1 why: {}{}", String::from_utf8_lossy(&why.stdout), String::from_utf8_lossy(&why.stderr));
+    let why = bed
+        .bed
+        .operating(&["why", "svc/web", "-n", &scope.namespace]);
+    println!(
+        "A1 report={report:?} condition={condition:?} events={events:?} expected={} protected={}",
+        web.is_expected(&pod),
+        web.protects(&pod)
+    );
+    println!(
+        "A1 why: {}{}",
+        String::from_utf8_lossy(&why.stdout),
+        String::from_utf8_lossy(&why.stderr)
+    );
     set.edit(json!({ "replicas": 2 })).await;
     sleep(Duration::from_secs(8)).await;
     for pod in set.pods().await.values() {
-        println!("A1 pod {} expected={} protected={} available={}", pod.name_any(), web.is_expected(pod), web.protects(pod), testbed::pods::is_available(pod));
+        println!(
+            "A1 pod {} expected={} protected={} available={}",
+            pod.name_any(),
+            web.is_expected(pod),
+            web.protects(pod),
+            testbed::pods::is_available(pod)
+        );
     }
-    for line in metrics(bed, "operating_traffic_employers").await { println!("A1 {line}"); }
+    for line in metrics(bed, "operating_traffic_employers").await {
+        println!("A1 {line}");
+    }
     policy.lift().await;
     let start = Instant::now();
     web.consistent(2).await;
@@ -44,7 +66,10 @@ async fn attack_a_refused_prepare_is_told() {
 
 async fn metrics(bed: &crate::bed::TrafficBed, name: &str) -> Vec<String> {
     let all = bed.bed.scrapes().await.join("\n");
-    all.lines().filter(|l| l.starts_with(name) && !l.ends_with(" 0")).map(str::to_owned).collect()
+    all.lines()
+        .filter(|l| l.starts_with(name) && !l.ends_with(" 0"))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The Service is switched off while a policy refuses the release of its Pods.
@@ -58,19 +83,40 @@ async fn attack_a_refused_release_is_told() {
     let name = names(&set).await.remove(0);
     let passes = "!has(oldObject.metadata.finalizers) || has(object.metadata.finalizers)";
     let policy = Policy::new(&scope, ("UPDATE", "pods"), passes, "Invalid").await;
-    web.edit(json!({ "metadata": { "labels": { (keys::CONTROL): Value::Null } } })).await;
+    web.edit(json!({ "metadata": { "labels": { (keys::CONTROL): Value::Null } } }))
+        .await;
     sleep(Duration::from_secs(30)).await;
     let condition = web.condition().await;
     let report = web.report().await;
-    println!("A2 condition={condition:?} report={report:?} events={:?}", web.failures().await);
+    println!(
+        "A2 condition={condition:?} report={report:?} events={:?}",
+        web.failures().await
+    );
     println!("A2 pod protected {}", web.protects(&scope.get(&name).await));
-    let why = bed.bed.operating(&["why", "svc/web", "-n", &scope.namespace]);
-    println!("A2 why: {}{}", String::from_utf8_lossy(&why.stdout), String::from_utf8_lossy(&why.stderr));
+    let why = bed
+        .bed
+        .operating(&["why", "svc/web", "-n", &scope.namespace]);
+    println!(
+        "A2 why: {}{}",
+        String::from_utf8_lossy(&why.stdout),
+        String::from_utf8_lossy(&why.stderr)
+    );
     let leader = bed.bed.leader().await;
-    for line in bed.bed.log_of(leader).lines().filter(|l| l.contains("has given up") || l.contains(&scope.namespace)).take(5) { println!("A2 log {line}"); }
+    for line in bed
+        .bed
+        .log_of(leader)
+        .lines()
+        .filter(|l| l.contains("has given up") || l.contains(&scope.namespace))
+        .take(5)
+    {
+        println!("A2 log {line}");
+    }
     policy.lift().await;
     web.marks(&name, (false, false)).await;
-    assert!(condition.is_none_or(|c| c.0 == "False"), "the condition says that all is well");
+    assert!(
+        condition.is_none_or(|c| c.0 == "False"),
+        "the condition says that all is well"
+    );
 }
 
 /// The Service is deleted and a policy refuses the removal of its finalizer.
@@ -84,13 +130,26 @@ async fn attack_a_refused_finish_is_told() {
     let policy = Policy::new(&scope, ("UPDATE", "services"), "false", "Invalid").await;
     web.delete().await;
     sleep(Duration::from_secs(25)).await;
-    let (condition, report, events) = (web.condition().await, web.report().await, web.failures().await);
+    let (condition, report, events) = (
+        web.condition().await,
+        web.report().await,
+        web.failures().await,
+    );
     println!("A3 condition={condition:?} report={report:?} events={events:?}");
-    let why = bed.bed.operating(&["why", "svc/web", "-n", &scope.namespace]);
-    println!("A3 why: {}{}", String::from_utf8_lossy(&why.stdout), String::from_utf8_lossy(&why.stderr));
+    let why = bed
+        .bed
+        .operating(&["why", "svc/web", "-n", &scope.namespace]);
+    println!(
+        "A3 why: {}{}",
+        String::from_utf8_lossy(&why.stdout),
+        String::from_utf8_lossy(&why.stderr)
+    );
     policy.lift().await;
     web.gone().await;
-    assert!(condition.is_none_or(|c| c.0 == "False") || !events.is_empty(), "nobody is told");
+    assert!(
+        condition.is_none_or(|c| c.0 == "False") || !events.is_empty(),
+        "nobody is told"
+    );
 }
 
 /// An operator that writes its Service as it wants it, again and again, so that finalizer and annotations go.
@@ -112,7 +171,12 @@ async fn attack_b_operator_that_strips_the_service_is_not_fought() {
             sleep(Duration::from_millis(5)).await;
         }
     }
-    println!("B1 the finalizer of the Service was written {strips} times in 20 s; report={:?} condition={:?} events={:?}", web.report().await, web.condition().await, web.failures().await);
+    println!(
+        "B1 the finalizer of the Service was written {strips} times in 20 s; report={:?} condition={:?} events={:?}",
+        web.report().await,
+        web.condition().await,
+        web.failures().await
+    );
     assert!(strips < 40, "{strips} writes in 20 s");
 }
 
@@ -130,13 +194,20 @@ async fn attack_b_controller_that_strips_the_pod_is_not_fought() {
     while start.elapsed() < Duration::from_secs(20) {
         let pod = scope.get(&name).await;
         if web.protects(&pod) {
-            scope.patch(&name, json!({ "metadata": { "finalizers": [] } })).await.unwrap();
+            scope
+                .patch(&name, json!({ "metadata": { "finalizers": [] } }))
+                .await
+                .unwrap();
             strips += 1;
         } else {
             sleep(Duration::from_millis(5)).await;
         }
     }
-    println!("B2 the finalizer of the Pod was written {strips} times in 20 s; report={:?} condition={:?}", web.report().await, web.condition().await);
+    println!(
+        "B2 the finalizer of the Pod was written {strips} times in 20 s; report={:?} condition={:?}",
+        web.report().await,
+        web.condition().await
+    );
     assert!(strips < 40, "{strips} writes in 20 s");
 }
 
@@ -152,7 +223,13 @@ async fn attack_c_refused_mark_is_not_hammered() {
     web.until("the refusal", |r| r.last_error.is_some()).await;
     sleep(Duration::from_secs(10)).await;
     let leader = bed.bed.leader().await;
-    let refused = || bed.bed.log_of(leader).lines().filter(|l| l.contains("a write failed") && l.contains("denied request")).count();
+    let refused = || {
+        bed.bed
+            .log_of(leader)
+            .lines()
+            .filter(|l| l.contains("a write failed") && l.contains("denied request"))
+            .count()
+    };
     let quiet = refused();
     sleep(Duration::from_secs(15)).await;
     let quiet = refused() - quiet;
@@ -165,7 +242,10 @@ async fn attack_c_refused_mark_is_not_hammered() {
     }
     sleep(Duration::from_secs(2)).await;
     let after = refused() - before;
-    println!("C1 refused writes: {quiet} in 15 quiet s, {after} while one Pod was touched 50 times; report={:?}", web.report().await);
+    println!(
+        "C1 refused writes: {quiet} in 15 quiet s, {after} while one Pod was touched 50 times; report={:?}",
+        web.report().await
+    );
     policy.lift().await;
     let start = Instant::now();
     web.consistent(5).await;
@@ -187,10 +267,16 @@ async fn attack_d_down_balancer_does_not_write_the_service_again_and_again() {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(60) {
         let now = web.get().await.resource_version();
-        if now != last { versions += 1; last = now; }
+        if now != last {
+            versions += 1;
+            last = now;
+        }
         sleep(Duration::from_millis(200)).await;
     }
-    println!("D1 {versions} writes of the Service in 60 s; events={:?}", web.failures().await.len());
+    println!(
+        "D1 {versions} writes of the Service in 60 s; events={:?}",
+        web.failures().await.len()
+    );
     bed.http.state().down = false;
     web.marks(&pods[0], (true, false)).await;
     scope.finish(&pods[0], "manual").await.unwrap();
@@ -207,7 +293,8 @@ fn guarded_members(bed: &crate::bed::TrafficBed, ns: &str) -> Vec<String> {
 fn edge_members(bed: &crate::bed::TrafficBed, ns: &str) -> Vec<String> {
     let state = bed.http.state();
     let of = state.members.iter().filter(|(key, _)| key.0 == ns);
-    of.map(|(_, m)| format!("{} {:?}", m.pod_name, m.presence)).collect()
+    of.map(|(_, m)| format!("{} {:?}", m.pod_name, m.presence))
+        .collect()
 }
 
 /// The former adapter of a move leaves the configuration before its members are removed. The page: "if it is gone, the
@@ -220,20 +307,47 @@ async fn attack_e_move_waits_for_a_former_adapter_that_is_removed() {
     let pods = names(&set).await;
     bed.http.state().down = true;
     web.edit(adapter("edge")).await;
-    web.until("the failure", |r| r.last_error.is_some() && r.adapter == "edge").await;
-    println!("E1 in use {:?}", web.get().await.annotations().get(keys::CONSIST_ADAPTER_IN_USE));
+    web.until("the failure", |r| {
+        r.last_error.is_some() && r.adapter == "edge"
+    })
+    .await;
+    println!(
+        "E1 in use {:?}",
+        web.get()
+            .await
+            .annotations()
+            .get(keys::CONSIST_ADAPTER_IN_USE)
+    );
     scope.begin(&pods[0], "manual").await.unwrap();
     bed.roll_out(&["guarded"]).await;
     bed.http.state().down = false;
     sleep(Duration::from_secs(40)).await;
-    let in_use = web.get().await.annotations().get(keys::CONSIST_ADAPTER_IN_USE).cloned();
+    let in_use = web
+        .get()
+        .await
+        .annotations()
+        .get(keys::CONSIST_ADAPTER_IN_USE)
+        .cloned();
     let pod = scope.get(&pods[0]).await;
-    println!("E1 in use {in_use:?}; report={:?}; still on the former load balancer: {:?}; protected={}; events={:?}", web.report().await, guarded_members(bed, &scope.namespace), web.protects(&pod), web.failures().await);
+    println!(
+        "E1 in use {in_use:?}; report={:?}; still on the former load balancer: {:?}; protected={}; events={:?}",
+        web.report().await,
+        guarded_members(bed, &scope.namespace),
+        web.protects(&pod),
+        web.failures().await
+    );
     let released = !web.protects(&pod) && guarded_members(bed, &scope.namespace).contains(&pods[0]);
     bed.roll_out(&[]).await;
     sleep(Duration::from_secs(10)).await;
-    println!("E1 after its return: {:?} report={:?}", guarded_members(bed, &scope.namespace), web.report().await);
-    assert!(!released, "the Pod is released although its former load balancer sends it requests");
+    println!(
+        "E1 after its return: {:?} report={:?}",
+        guarded_members(bed, &scope.namespace),
+        web.report().await
+    );
+    assert!(
+        !released,
+        "the Pod is released although its former load balancer sends it requests"
+    );
 }
 
 /// While no server runs, the Service is replaced by its manifest without the label.
@@ -246,13 +360,22 @@ async fn attack_f_service_replaced_while_no_server_runs() {
     bed.bed.kill_all().await;
     web.edit(json!({ "metadata": { "labels": { (keys::CONTROL): Value::Null }, "finalizers": [], "annotations": {
         (keys::CONSIST_ADAPTER_IN_USE): Value::Null, (keys::CONSIST_STATUS): Value::Null } } })).await;
-    for index in 0..testbed::fleet::REPLICAS { bed.bed.restart(index).await; }
+    for index in 0..testbed::fleet::REPLICAS {
+        bed.bed.restart(index).await;
+    }
     sleep(Duration::from_secs(20)).await;
     scope.begin(&pods[0], "manual").await.unwrap();
     sleep(Duration::from_secs(10)).await;
     let pod = scope.get(&pods[0]).await;
-    let why = bed.bed.operating(&["why", &format!("pod/{}", pods[0]), "-n", &scope.namespace]);
-    println!("F1 protected={} why: {}{}", web.protects(&pod), String::from_utf8_lossy(&why.stdout), String::from_utf8_lossy(&why.stderr));
+    let why = bed
+        .bed
+        .operating(&["why", &format!("pod/{}", pods[0]), "-n", &scope.namespace]);
+    println!(
+        "F1 protected={} why: {}{}",
+        web.protects(&pod),
+        String::from_utf8_lossy(&why.stdout),
+        String::from_utf8_lossy(&why.stderr)
+    );
     assert!(!web.protects(&pod), "stuck");
 }
 
@@ -265,18 +388,41 @@ async fn attack_g_damaged_annotation() {
     let set = Set::new(&scope, "web", 2, json!({})).await;
     web.consistent(2).await;
     let pods = names(&set).await;
-    scope.patch(&pods[0], json!({ "metadata": { "annotations": { (keys::AVAILABLE_CONDITIONS): "{" } } })).await.unwrap();
+    scope
+        .patch(
+            &pods[0],
+            json!({ "metadata": { "annotations": { (keys::AVAILABLE_CONDITIONS): "{" } } }),
+        )
+        .await
+        .unwrap();
     sleep(Duration::from_secs(6)).await;
     scope.begin(&pods[0], "manual").await.unwrap();
     sleep(Duration::from_secs(8)).await;
     let pod = scope.get(&pods[0]).await;
-    println!("G1 in operation: finalizers={:?} report={:?}", pod.finalizers(), web.report().await);
+    println!(
+        "G1 in operation: finalizers={:?} report={:?}",
+        pod.finalizers(),
+        web.report().await
+    );
     scope.finish(&pods[0], "manual").await.unwrap();
     sleep(Duration::from_secs(8)).await;
     let pod = scope.get(&pods[0]).await;
-    println!("G1 after: finalizers={:?} available={} report={:?} condition={:?} ann={:?}", pod.finalizers(), testbed::pods::is_available(&pod), web.report().await, web.condition().await, pod.annotations().get(keys::AVAILABLE_CONDITIONS));
-    let why = bed.bed.operating(&["why", &format!("pod/{}", pods[0]), "-n", &scope.namespace]);
-    println!("G1 why: {}{}", String::from_utf8_lossy(&why.stdout), String::from_utf8_lossy(&why.stderr));
+    println!(
+        "G1 after: finalizers={:?} available={} report={:?} condition={:?} ann={:?}",
+        pod.finalizers(),
+        testbed::pods::is_available(&pod),
+        web.report().await,
+        web.condition().await,
+        pod.annotations().get(keys::AVAILABLE_CONDITIONS)
+    );
+    let why = bed
+        .bed
+        .operating(&["why", &format!("pod/{}", pods[0]), "-n", &scope.namespace]);
+    println!(
+        "G1 why: {}{}",
+        String::from_utf8_lossy(&why.stdout),
+        String::from_utf8_lossy(&why.stderr)
+    );
 }
 
 /// Reports that can't be written do not delay the Pods.
@@ -296,10 +442,18 @@ async fn attack_h_refused_report_does_not_delay() {
         let off = start.elapsed();
         scope.finish(&pods[0], "manual").await.unwrap();
         web.marks(&pods[0], (true, true)).await;
-        println!("H1 round {round}: off after {off:?}, on after {:?}", start.elapsed());
+        println!(
+            "H1 round {round}: off after {off:?}, on after {:?}",
+            start.elapsed()
+        );
     }
     let leader = bed.bed.leader().await;
-    let refused = bed.bed.log_of(leader).lines().filter(|l| l.contains("write the status of a Service")).count();
+    let refused = bed
+        .bed
+        .log_of(leader)
+        .lines()
+        .filter(|l| l.contains("write the status of a Service"))
+        .count();
     println!("H1 refused reports in the log: {refused}");
     policy.lift().await;
 }
@@ -313,17 +467,32 @@ async fn attack_i_deleted_in_a_move_to_an_adapter_that_is_removed() {
     let (web, _set) = serving_by(&scope, "edge", 2).await;
     bed.guarded.state().down = true;
     web.edit(adapter("guarded")).await;
-    web.until("the failure", |r| r.last_error.is_some() && r.adapter == "guarded").await;
-    println!("I1 in use {:?}", web.get().await.annotations().get(keys::CONSIST_ADAPTER_IN_USE));
+    web.until("the failure", |r| {
+        r.last_error.is_some() && r.adapter == "guarded"
+    })
+    .await;
+    println!(
+        "I1 in use {:?}",
+        web.get()
+            .await
+            .annotations()
+            .get(keys::CONSIST_ADAPTER_IN_USE)
+    );
     bed.roll_out(&["guarded"]).await;
     bed.guarded.state().down = false;
     web.until("the error", |r| r.adapter.is_empty()).await;
     web.delete().await;
     web.gone().await;
     let left = edge_members(bed, &scope.namespace);
-    println!("I1 left on edge: {left:?} events={:?}", web.failures().await);
+    println!(
+        "I1 left on edge: {left:?} events={:?}",
+        web.failures().await
+    );
     bed.roll_out(&[]).await;
-    assert!(left.is_empty(), "members of a configured adapter are left: {left:?}");
+    assert!(
+        left.is_empty(),
+        "members of a configured adapter are left: {left:?}"
+    );
 }
 
 /// As before, but the owner goes back to the former adapter.
@@ -334,7 +503,10 @@ async fn attack_i_back_from_a_move_to_an_adapter_that_is_removed() {
     let (web, set) = serving_by(&scope, "edge", 2).await;
     bed.guarded.state().down = true;
     web.edit(adapter("guarded")).await;
-    web.until("the failure", |r| r.last_error.is_some() && r.adapter == "guarded").await;
+    web.until("the failure", |r| {
+        r.last_error.is_some() && r.adapter == "guarded"
+    })
+    .await;
     bed.roll_out(&["guarded"]).await;
     bed.guarded.state().down = false;
     web.until("the error", |r| r.adapter.is_empty()).await;
@@ -342,9 +514,19 @@ async fn attack_i_back_from_a_move_to_an_adapter_that_is_removed() {
     sleep(Duration::from_secs(3)).await;
     set.edit(json!({ "replicas": 3 })).await;
     sleep(Duration::from_secs(15)).await;
-    println!("I2 report={:?} serving={:?}", web.report().await, bed.http.serving(&scope.namespace));
+    println!(
+        "I2 report={:?} serving={:?}",
+        web.report().await,
+        bed.http.serving(&scope.namespace)
+    );
     for pod in set.pods().await.values() {
-        println!("I2 pod {} expected={} protected={} available={}", pod.name_any(), web.is_expected(pod), web.protects(pod), testbed::pods::is_available(pod));
+        println!(
+            "I2 pod {} expected={} protected={} available={}",
+            pod.name_any(),
+            web.is_expected(pod),
+            web.protects(pod),
+            testbed::pods::is_available(pod)
+        );
     }
     let serving = bed.http.serving(&scope.namespace).len();
     bed.roll_out(&[]).await;
@@ -361,17 +543,37 @@ async fn attack_j_return_to_an_adapter_reads_first() {
     sleep(Duration::from_secs(26)).await;
     let to = |name: &str| json!({ "metadata": { "annotations": { (keys::CONSIST_ADAPTER): name, (keys::CONSIST_ADAPTER_IN_USE): Value::Null } } });
     web.edit(to("guarded")).await;
-    web.until("guarded", |r| r.adapter == "guarded" && r.registered == 2).await;
+    web.until("guarded", |r| r.adapter == "guarded" && r.registered == 2)
+        .await;
     sleep(Duration::from_secs(1)).await;
-    println!("J1 in use {:?}; edge={:?}", web.get().await.annotations().get(keys::CONSIST_ADAPTER_IN_USE), bed.http.serving(&scope.namespace));
-    bed.http.state().members.retain(|key, _| key.0 != scope.namespace);
+    println!(
+        "J1 in use {:?}; edge={:?}",
+        web.get()
+            .await
+            .annotations()
+            .get(keys::CONSIST_ADAPTER_IN_USE),
+        bed.http.serving(&scope.namespace)
+    );
+    bed.http
+        .state()
+        .members
+        .retain(|key, _| key.0 != scope.namespace);
     web.edit(to("edge")).await;
     web.until("edge", |r| r.adapter == "edge").await;
     sleep(Duration::from_secs(30)).await;
     let serving = bed.http.serving(&scope.namespace);
     let pod = set.pod(0).await;
-    println!("J1 report={:?} condition={:?} edge={serving:?} protected={}", web.report().await, web.condition().await, web.protects(&pod));
-    assert_eq!(serving.len(), 2, "the report says that members serve that do not exist");
+    println!(
+        "J1 report={:?} condition={:?} edge={serving:?} protected={}",
+        web.report().await,
+        web.condition().await,
+        web.protects(&pod)
+    );
+    assert_eq!(
+        serving.len(),
+        2,
+        "the report says that members serve that do not exist"
+    );
 }
 
 /// A Pod that could not be registered goes. Its failure goes from the report, too.
@@ -405,17 +607,53 @@ mod clock {
     struct Lb;
     #[async_trait::async_trait]
     impl Adapter for Lb {
-        fn settings(&self) -> Settings { Settings { drain_time: Duration::from_secs(600), ..Settings::default() } }
-        fn members(&self, _: &Employer, pod: &Pod) -> Result<Vec<Member>, AdapterError> {
-            Ok(vec![Member { key: MemberKey { group: String::new(), address: pod.addresses[0], port: 80 }, pod: pod.id.clone(), weight: 1, attributes: Default::default() }])
+        fn settings(&self) -> Settings {
+            Settings {
+                drain_time: Duration::from_secs(600),
+                ..Settings::default()
+            }
         }
-        async fn observe(&self, _: &Employer, _: &[Pod]) -> Result<Observation, AdapterError> { unreachable!() }
-        async fn apply(&self, _: &Employer, _: &Changes) -> Applied { unreachable!() }
+        fn members(&self, _: &Employer, pod: &Pod) -> Result<Vec<Member>, AdapterError> {
+            Ok(vec![Member {
+                key: MemberKey {
+                    group: String::new(),
+                    address: pod.addresses[0],
+                    port: 80,
+                },
+                pod: pod.id.clone(),
+                weight: 1,
+                attributes: Default::default(),
+            }])
+        }
+        async fn observe(&self, _: &Employer, _: &[Pod]) -> Result<Observation, AdapterError> {
+            unreachable!()
+        }
+        async fn apply(&self, _: &Employer, _: &Changes) -> Applied {
+            unreachable!()
+        }
     }
 
     fn view(on: bool) -> View {
-        let pod = Pod { id: PodId { uid: "u".into(), name: "web-0".into() }, addresses: vec!["10.0.0.1".parse().unwrap()], on, ..Pod::default() };
-        View::new(&Lb, &Employer::default(), None, vec![PodInput { pod, selected: true, protected: true, ended: false }])
+        let pod = Pod {
+            id: PodId {
+                uid: "u".into(),
+                name: "web-0".into(),
+            },
+            addresses: vec!["10.0.0.1".parse().unwrap()],
+            on,
+            ..Pod::default()
+        };
+        View::new(
+            &Lb,
+            &Employer::default(),
+            None,
+            vec![PodInput {
+                pod,
+                selected: true,
+                protected: true,
+                ended: false,
+            }],
+        )
     }
 
     fn draining(t0: Timestamp) -> (View, Memory) {
@@ -424,19 +662,42 @@ mod clock {
         memory.begin_look(&view_on, at(0));
         memory.begin_call(true, at(0));
         let member = view_on.wanted.values().next().unwrap().clone();
-        let observed = |presence| Ok(Observation { registrations: vec![Registration { member: member.clone(), presence, connections: None }], unreadable_groups: vec![] });
+        let observed = |presence| {
+            Ok(Observation {
+                registrations: vec![Registration {
+                    member: member.clone(),
+                    presence,
+                    connections: None,
+                }],
+                unreadable_groups: vec![],
+            })
+        };
         memory.observed(&view_on, observed(Presence::Serving), at(0), at(0));
         let off = view(false);
         memory.begin_look(&off, at(40));
-        let Next::Observe = next_call(&off, &memory, 0, false, at(40)) else { panic!() };
+        let Next::Observe = next_call(&off, &memory, 0, false, at(40)) else {
+            panic!()
+        };
         memory.begin_call(true, at(40));
         memory.observed(&off, observed(Presence::Serving), at(40), at(40));
-        let Next::Apply(changes) = next_call(&off, &memory, 1, true, at(40)) else { panic!() };
+        let Next::Apply(changes) = next_call(&off, &memory, 1, true, at(40)) else {
+            panic!()
+        };
         assert_eq!(changes.drain.len(), 1);
         memory.begin_call(false, at(40));
-        memory.applied(&off, &changes, [(member.key.clone(), Ok(Presence::Draining { until: None }))].into(), at(40));
+        memory.applied(
+            &off,
+            &changes,
+            [(member.key.clone(), Ok(Presence::Draining { until: None }))].into(),
+            at(40),
+        );
         memory.begin_call(false, at(41));
-        memory.observed(&off, observed(Presence::Draining { until: None }), at(41), at(41));
+        memory.observed(
+            &off,
+            observed(Presence::Draining { until: None }),
+            at(41),
+            at(41),
+        );
         (off, memory)
     }
 
@@ -447,9 +708,48 @@ mod clock {
         // Five seconds later by any clock that does not jump; the clock of the API server is an hour ahead from now on.
         let now = t0 + Duration::from_secs(46 + 3600);
         let mut next = next_call(&view, &memory, 0, false, now);
-        if next == Next::Observe { println!("L1 reads first"); next = next_call(&view, &{ let mut m = memory.clone(); m.begin_call(true, now); let key = view.planned_keys("u").into_iter().next().unwrap(); let member = Member { key, pod: PodId { uid: "u".into(), name: "web-0".into() }, weight: 1, attributes: Default::default() }; m.observed(&view, Ok(Observation { registrations: vec![Registration { member, presence: Presence::Draining { until: None }, connections: None }], unreadable_groups: vec![] }), now, now); m }, 1, true, now); }
+        if next == Next::Observe {
+            println!("L1 reads first");
+            next = next_call(
+                &view,
+                &{
+                    let mut m = memory.clone();
+                    m.begin_call(true, now);
+                    let key = view.planned_keys("u").into_iter().next().unwrap();
+                    let member = Member {
+                        key,
+                        pod: PodId {
+                            uid: "u".into(),
+                            name: "web-0".into(),
+                        },
+                        weight: 1,
+                        attributes: Default::default(),
+                    };
+                    m.observed(
+                        &view,
+                        Ok(Observation {
+                            registrations: vec![Registration {
+                                member,
+                                presence: Presence::Draining { until: None },
+                                connections: None,
+                            }],
+                            unreadable_groups: vec![],
+                        }),
+                        now,
+                        now,
+                    );
+                    m
+                },
+                1,
+                true,
+                now,
+            );
+        }
         println!("L1 {next:?}");
-        assert!(matches!(next, Next::Wait(_)), "the member is removed after 5 s of 600 s");
+        assert!(
+            matches!(next, Next::Wait(_)),
+            "the member is removed after 5 s of 600 s"
+        );
     }
 
     #[test]
@@ -461,8 +761,14 @@ mod clock {
         memory.begin_look(&on, now);
         let next = next_call(&on, &memory, 0, false, now);
         println!("L2 {next:?} marks={:?}", marks(&on, &memory, now));
-        let Next::Wait(Some(until)) = next else { return };
-        assert!(until.duration_since(now).as_secs() < 60, "the Pod should serve again, and no call is made for {} s", until.duration_since(now).as_secs());
+        let Next::Wait(Some(until)) = next else {
+            return;
+        };
+        assert!(
+            until.duration_since(now).as_secs() < 60,
+            "the Pod should serve again, and no call is made for {} s",
+            until.duration_since(now).as_secs()
+        );
         let _ = Mark::Protect;
     }
 }
@@ -476,13 +782,27 @@ async fn attack_n_move_to_a_balancer_that_is_down_takes_nobody_off() {
     let pods = names(&set).await;
     bed.guarded.state().down = true;
     web.edit(adapter("guarded")).await;
-    web.until("the failure", |r| r.last_error.is_some() && r.adapter == "guarded").await;
+    web.until("the failure", |r| {
+        r.last_error.is_some() && r.adapter == "guarded"
+    })
+    .await;
     sleep(Duration::from_secs(10)).await;
-    let (edge, guarded) = (bed.http.serving(&scope.namespace), bed.guarded.serving(&scope.namespace));
-    println!("N1 serving on edge {edge:?}, on guarded {guarded:?}; report={:?} condition={:?}", web.report().await, web.condition().await);
+    let (edge, guarded) = (
+        bed.http.serving(&scope.namespace),
+        bed.guarded.serving(&scope.namespace),
+    );
+    println!(
+        "N1 serving on edge {edge:?}, on guarded {guarded:?}; report={:?} condition={:?}",
+        web.report().await,
+        web.condition().await
+    );
     bed.guarded.state().down = false;
-    web.until("the move", |r| r.adapter == "guarded" && r.registered == 2).await;
-    assert_eq!(edge, pods, "nobody may be taken off before the new load balancer serves");
+    web.until("the move", |r| r.adapter == "guarded" && r.registered == 2)
+        .await;
+    assert_eq!(
+        edge, pods,
+        "nobody may be taken off before the new load balancer serves"
+    );
 }
 
 /// A move between two healthy load balancers: at each moment each Pod serves at one of them.
@@ -495,10 +815,17 @@ async fn attack_n_healthy_move_has_no_gap() {
     let start = Instant::now();
     let mut gap = Duration::ZERO;
     while start.elapsed() < Duration::from_secs(15) {
-        let both = bed.http.serving(&scope.namespace).len() + bed.guarded.serving(&scope.namespace).len();
-        if both == 0 { gap += Duration::from_millis(1); }
+        let both =
+            bed.http.serving(&scope.namespace).len() + bed.guarded.serving(&scope.namespace).len();
+        if both == 0 {
+            gap += Duration::from_millis(1);
+        }
         sleep(Duration::from_millis(1)).await;
     }
-    println!("N2 no load balancer served for at least {gap:?}; edge {:?} guarded {:?}", bed.http.serving(&scope.namespace), bed.guarded.serving(&scope.namespace));
+    println!(
+        "N2 no load balancer served for at least {gap:?}; edge {:?} guarded {:?}",
+        bed.http.serving(&scope.namespace),
+        bed.guarded.serving(&scope.namespace)
+    );
     assert_eq!(gap, Duration::ZERO);
 }

@@ -3,9 +3,6 @@
 
 mod addresses;
 mod attack_trouble;
-#[allow(dead_code)]
-#[path = "../collaset/admission_policies.rs"]
-mod policies;
 mod bed;
 mod black_box;
 mod credentials;
@@ -16,9 +13,14 @@ mod faults;
 mod fixtures;
 mod graceful;
 mod left_pods;
+#[allow(dead_code)]
+#[path = "../collaset/admission_policies.rs"]
+mod policies;
 mod ports;
+mod refusals;
 mod removed_adapter;
 mod rewriting;
+mod taken_back;
 mod uninstall;
 mod weaknesses;
 mod why;
