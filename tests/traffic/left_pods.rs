@@ -199,3 +199,33 @@ async fn members_of_a_service_that_selects_no_pod_are_read_once() {
     let _web = Employer::new(&scope, "web", edge()).await;
     no_members(bed, &scope).await;
 }
+
+/// The Service was replaced by its manifest without the label, so that only its Pods tell that it was managed.
+#[tokio::test]
+async fn pods_of_a_service_that_was_replaced_while_nobody_led_are_released() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("traffic-replaced").await;
+    let web = Employer::new(&scope, "web", edge()).await;
+    pod(&scope, "web-0", "web").await;
+    pod(&scope, "web-1", "web").await;
+    web.consistent(2).await;
+    bed.bed.kill_all().await;
+    web.edit(json!({ "metadata": {
+        "labels": { (keys::CONTROL): Value::Null }, "finalizers": [],
+        "annotations": { (keys::CONSIST_ADAPTER_IN_USE): Value::Null, (keys::CONSIST_STATUS): Value::Null },
+    } }))
+    .await;
+    let foreign =
+        json!({ "metadata": { "annotations": { (keys::AVAILABLE_CONDITIONS): Value::Null } } });
+    scope.patch("web-1", foreign).await.unwrap();
+    bed.crash_all().await;
+    web.marks("web-0", (false, false)).await;
+    // Without an entry in the annotation, the finalizer may be that of another program.
+    assert!(web.protects(&scope.get("web-1").await));
+    let bare = json!({ "metadata": { "finalizers": [] } });
+    scope.patch("web-1", bare).await.unwrap();
+    bed.http
+        .state()
+        .members
+        .retain(|key, _| key.0 != scope.namespace);
+}

@@ -13,9 +13,14 @@ mod fixtures;
 mod graceful;
 mod left_pods;
 mod moves;
+#[allow(dead_code)]
+#[path = "../collaset/admission_policies.rs"]
+mod policies;
 mod ports;
+mod refusals;
 mod removed_adapter;
 mod rewriting;
+mod taken_back;
 mod uninstall;
 mod unprotected;
 mod weaknesses;

@@ -56,10 +56,13 @@ fn error_node(facts: &PodTrafficFacts, now: Timestamp) -> Option<TreeNode> {
     let error = facts.last_error.as_ref()?;
     let is_named = facts.says.iter().any(|says| says.contains(error.as_str()));
     let error = (!is_named).then(|| format!("last error: {error}"));
-    let next_try = facts.next_try.map(|at| {
-        let remaining = at.duration_since(now).as_secs();
-        format!("next try in {}", messages::format_age(remaining))
-    });
+    let next_try = facts
+        .next_try
+        .map(|at| match at.duration_since(now).as_secs() {
+            remaining @ 1.. => format!("next try in {}", messages::format_age(remaining)),
+            // The report is not written again for each try.
+            _ => "the call is repeated again and again".to_owned(),
+        });
     let parts: Vec<_> = error.into_iter().chain(next_try).collect();
     (!parts.is_empty()).then(|| TreeNode::leaf(parts.join("; ")))
 }

@@ -10,6 +10,7 @@ use super::adapters::{Adapters, NamedAdapter};
 use super::employer_object::{EmployerObject, EmployerState};
 use crate::cluster::objects::{ObjectCache, ObjectKey};
 use crate::domain::pod::Pod;
+use crate::domain::traffic::adapter_in_use::AdapterInUse;
 use crate::domain::traffic::names::EmployerName;
 pub use crate::domain::traffic::names::is_clean_finalizer;
 
@@ -203,11 +204,15 @@ impl CachedEmployer {
         !self.selector.is_empty() && self.selector.iter().all(matches)
     }
 
-    /// Whether a new Pod that it selects must wait for traffic before it is available.
+    /// Whether a new Pod that it selects must wait for traffic before it is available: somebody manages the traffic, and
+    /// has the finalizer and the record that this takes.
     pub fn expects_traffic(&self) -> bool {
         let employer = &self.state.employer;
         let adapter = self.adapter.as_ref().ok().and_then(Option::as_ref);
         let accepts = |named: &NamedAdapter| named.adapter.check(employer).is_ok();
-        self.managed && !employer.deleting && adapter.is_some_and(accepts)
+        let mut finalizers = self.state.finalizers.iter();
+        let is_prepared = finalizers.any(|finalizer| is_clean_finalizer(finalizer))
+            && AdapterInUse::of(&employer.annotations).present().is_some();
+        self.managed && !employer.deleting && is_prepared && adapter.is_some_and(accepts)
     }
 }

@@ -11,6 +11,7 @@ use traffic::EmployerKind;
 
 use super::super::api_calls::{call_outcome, with_api_deadline};
 use super::TrafficController;
+use super::object_writes::{self, ObjectWrite};
 use crate::api::keys;
 use crate::api_request::ApiFailure;
 use crate::cluster::request_path::ResourcePath;
@@ -38,14 +39,10 @@ pub fn is_prepared(employer: &CachedEmployer, adapter: &str) -> bool {
     ours == [keys::CLEAN_FINALIZER] && present == Some(adapter) && !has_records
 }
 
-/// Whether the stored report is this one.
+/// Whether the stored report says the same as this one, apart from the time of the next try: each try would write the
+/// employer otherwise.
 pub fn is_reported(employer: &CachedEmployer, report: &EmployerReport) -> bool {
-    let stored = employer
-        .state
-        .employer
-        .annotations
-        .get(keys::CONSIST_STATUS);
-    stored == serde_json::to_string(report).ok().as_ref()
+    stored_report(employer).is_some_and(|stored| stored.says_same(report))
 }
 
 /// The stored report; `None` if there is none that can be read.
@@ -76,13 +73,8 @@ impl TrafficController {
             json!(in_use.moved_to(adapter)),
         );
         let metadata = json!({ "finalizers": finalizers, "annotations": annotations });
-        self.patch(
-            employer,
-            "prepare an employer",
-            None,
-            json!({ "metadata": metadata }),
-        )
-        .await?;
+        self.patch_object(employer, "prepare an employer", metadata)
+            .await?;
         let stored = self.context.traffic.employers.get(&employer.name);
         let Some(stored) = stored else {
             return Err(ReconcileOutcome::Done); // it is gone, or has given up its traffic
@@ -98,8 +90,8 @@ impl TrafficController {
     ) -> Result<(), ReconcileOutcome> {
         let in_use = AdapterInUse::of(&employer.state.employer.annotations);
         let annotations = json!({ (keys::CONSIST_ADAPTER_IN_USE): in_use.without(former) });
-        let body = json!({ "metadata": { "annotations": annotations } });
-        self.patch(employer, "forget the former adapter", None, body)
+        let metadata = json!({ "annotations": annotations });
+        self.patch_object(employer, "forget the former adapter", metadata)
             .await
     }
 
@@ -138,39 +130,55 @@ impl TrafficController {
 
     /// Removes everything of ResourceConsist from an employer that has no marks and no members any more.
     pub(super) async fn finish(&self, employer: &CachedEmployer) -> Result<(), ReconcileOutcome> {
-        if let Some(conditions) = conditions_without_ours(employer) {
-            let body = json!({ "status": { "conditions": conditions } });
-            self.patch(
-                employer,
-                "remove the condition of an employer",
-                Some("status"),
-                body,
-            )
-            .await?;
+        let present = &employer.state.employer.annotations;
+        let has_report = present.contains_key(keys::CONSIST_STATUS);
+        let conditions = conditions_without_ours(employer);
+        // The report goes with the condition, after the finalizer: a refusal is reported, and the report keeps the
+        // employer in the cache.
+        let report_is_last = has_report && conditions.is_some();
+        if let Some(conditions) = conditions.as_ref().filter(|_| !has_report) {
+            self.remove_condition(employer, conditions).await?;
         }
-        let Some(employer) = self.context.traffic.employers.get(&employer.name) else {
+        let employers = &self.context.traffic.employers;
+        let Some(employer) = employers.get(&employer.name) else {
             return Ok(());
         };
         let finalizers = employer.state.finalizers.iter();
         let others: Vec<_> = finalizers.filter(|f| !is_clean_finalizer(f)).collect();
-        let present = &employer.state.employer.annotations;
-        let written = [keys::CONSIST_ADAPTER_IN_USE, keys::CONSIST_STATUS];
-        let has_finalizer = others.len() < employer.state.finalizers.len();
-        if !has_finalizer && !written.iter().any(|key| present.contains_key(*key)) {
-            return Ok(());
-        }
         let mut annotations = no_records();
-        for key in written {
-            annotations.insert(key.to_owned(), Value::Null);
+        let mut goes = others.len() < employer.state.finalizers.len();
+        for key in [keys::CONSIST_ADAPTER_IN_USE, keys::CONSIST_STATUS] {
+            if key != keys::CONSIST_STATUS || !report_is_last {
+                goes |= employer.state.employer.annotations.contains_key(key);
+                annotations.insert(key.to_owned(), Value::Null);
+            }
         }
-        let metadata = json!({ "finalizers": others, "annotations": annotations });
-        self.patch(
-            &employer,
-            "finish an employer",
-            None,
-            json!({ "metadata": metadata }),
-        )
-        .await
+        if goes {
+            let metadata = json!({ "finalizers": others, "annotations": annotations });
+            self.patch_object(&employer, "finish an employer", metadata)
+                .await?;
+        }
+        match (conditions, employers.get(&employer.name)) {
+            (Some(conditions), Some(employer)) if report_is_last => {
+                self.remove_condition(&employer, &conditions).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Replaces the conditions of an employer, and removes its report.
+    async fn remove_condition(
+        &self,
+        employer: &CachedEmployer,
+        conditions: &[Condition],
+    ) -> Result<(), ReconcileOutcome> {
+        let body = json!({
+            "metadata": { "annotations": { (keys::CONSIST_STATUS): Value::Null } },
+            "status": { "conditions": conditions },
+        });
+        let description = "remove the condition of an employer";
+        self.patch(employer, description, Some("status"), body)
+            .await
     }
 
     /// Writes the report into the annotation, and the condition into the status of a Service.
@@ -219,18 +227,52 @@ impl TrafficController {
         .await
     }
 
-    /// Merge-patches an employer on condition of its resourceVersion, unless it is its status, and takes the answer into
-    /// the cache.
+    /// Merge-patches the metadata of an employer, unless the same write was refused or taken back a moment ago.
+    async fn patch_object(
+        &self,
+        employer: &CachedEmployer,
+        purpose: &'static str,
+        metadata: Value,
+    ) -> Result<(), ReconcileOutcome> {
+        let adapter = &metadata["annotations"][keys::CONSIST_ADAPTER_IN_USE];
+        let write = ObjectWrite {
+            uid: employer.state.employer.uid.clone(),
+            purpose,
+            adapter: adapter.as_str().unwrap_or_default().to_owned(),
+        };
+        let name = &employer.name;
+        if let Some(pause) = self.object_writes.pause(name, &write) {
+            return Err(ReconcileOutcome::After(pause));
+        }
+        let body = json!({ "metadata": metadata });
+        let answer = self.send_patch(employer, None, body).await;
+        let refusal = answer.as_ref().err().and_then(object_writes::refusal);
+        if answer.is_ok() || refusal.is_some() {
+            self.object_writes.add(name, write, refusal);
+        }
+        self.take_answer(employer, purpose, answer)
+    }
+
+    /// Merge-patches an employer on condition of its resourceVersion, and takes the answer into the cache.
     async fn patch(
         &self,
         employer: &CachedEmployer,
         description: &'static str,
         subresource: Option<&str>,
-        mut body: Value,
+        body: Value,
     ) -> Result<(), ReconcileOutcome> {
-        let traffic = &self.context.traffic;
-        let Some(cache) = traffic.employers.kind(&employer.name.kind) else {
-            return Ok(());
+        let answer = self.send_patch(employer, subresource, body).await;
+        self.take_answer(employer, description, answer)
+    }
+
+    async fn send_patch(
+        &self,
+        employer: &CachedEmployer,
+        subresource: Option<&str>,
+        mut body: Value,
+    ) -> Result<Option<EmployerObject>, ApiFailure> {
+        let Some(kind) = self.kind_of(employer) else {
+            return Ok(None);
         };
         let metadata = body
             .as_object_mut()
@@ -240,19 +282,30 @@ impl TrafficController {
             metadata.insert("resourceVersion".to_owned(), json!(employer.state.version));
         }
         let request = async {
-            let path = path_of(&cache.kind, &employer.name.namespace)?;
+            let path = path_of(kind, &employer.name.namespace)?;
             let request = path.patch(&employer.name.name, subresource, &Patch::Merge(body))?;
             self.context.client.request::<EmployerObject>(request).await
         };
-        let answer = with_api_deadline(request).await;
+        with_api_deadline(request).await.map(Some)
+    }
+
+    fn take_answer(
+        &self,
+        employer: &CachedEmployer,
+        description: &'static str,
+        answer: Result<Option<EmployerObject>, ApiFailure>,
+    ) -> Result<(), ReconcileOutcome> {
         if let Err(ApiFailure::Answered(status)) = &answer
             && status.code == 404
         {
             debug!(description, "the employer is gone");
             return Ok(());
         }
+        let traffic = &self.context.traffic;
         let stored = call_outcome(description, false, answer)?;
-        cache.apply_own_write(&traffic.adapters, stored);
+        if let (Some(cache), Some(stored)) = (traffic.employers.kind(&employer.name.kind), stored) {
+            cache.apply_own_write(&traffic.adapters, stored);
+        }
         Ok(())
     }
 

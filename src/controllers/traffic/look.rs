@@ -16,7 +16,7 @@ use super::super::ControllerContext;
 use super::super::cache_waits::UNSYNCED_RETRY;
 use super::call_limits::{CallLimits, CallPermit};
 use super::drain_time;
-use super::mark_writes::{self, MarkResult};
+use super::mark_writes::{self, MarkResult, MarkWrites};
 use super::plan_clock::PlanClock;
 use super::pods::{self, UnknownPods};
 use super::watched_pods::WatchedPods;
@@ -31,8 +31,6 @@ use crate::domain::traffic::pod_input::pod_input;
 use crate::domain::traffic::pod_marks::PodMarks;
 use crate::ledger::store::Uid;
 
-/// The pause before a write that failed is tried again. It doubles with each failure in a row, up to 32 s.
-const WRITE_RETRY: Duration = Duration::from_secs(1);
 /// The pause before a Pod that can't be read is read again.
 const UNREADABLE_RETRY: Duration = Duration::from_secs(30);
 /// The shortest pause between two looks.
@@ -125,7 +123,7 @@ impl Look<'_> {
         &self,
         memory: &mut Memory,
         marked: &mut BTreeMap<String, String>,
-        failed_writes: &mut u32,
+        writes: &mut MarkWrites,
     ) -> Result<LookResult, ReconcileOutcome> {
         let name = &self.employer.name;
         let mut pods = pods::pods_of(self.context, self.employer);
@@ -151,23 +149,14 @@ impl Look<'_> {
             true => {
                 let marks = self.permitted_marks(&view, memory);
                 summary.add_held(&view, &marks);
-                self.write_marks(&view, &pods, memory, &marks).await
+                self.write_marks(&view, &pods, memory, &marks, writes).await
             }
             false => MarkResult::default(),
         };
         if let Some(error) = written.error {
             summary.last_error.get_or_insert(error);
         }
-        if has_marks {
-            *failed_writes = match written.failed {
-                true => failed_writes.saturating_add(1),
-                false => 0,
-            };
-        }
-        if written.failed {
-            let retry = WRITE_RETRY * 2_u32.pow((*failed_writes).clamp(1, 6) - 1);
-            wake = Some(wake.map_or(retry, |wake| wake.min(retry)));
-        }
+        wake = wake.into_iter().chain(written.again).min();
         let is_marked = |pod: &&Arc<Pod>| PodMarks::of(name, pod).any();
         let with_marks = pods.values().filter(is_marked);
         let with_marks = with_marks.map(|pod| &pod.metadata);
@@ -393,10 +382,12 @@ impl Look<'_> {
         pods: &BTreeMap<String, Arc<Pod>>,
         memory: &Memory,
         marks: &BTreeMap<String, Mark>,
+        writes: &mut MarkWrites,
     ) -> MarkResult {
         let planned = (view, memory, marks);
         let name = &self.employer.name;
-        let result = mark_writes::write_marks(self.context, name, pods, planned, self.now()).await;
+        let result =
+            mark_writes::write_marks(self.context, name, pods, planned, self.now(), writes).await;
         let counters = &self.context.traffic.counters;
         for took in &result.drained {
             counters.observe_drained(&self.named.name, *took);

@@ -1,15 +1,19 @@
 //! Writes the marks of Pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
 use jiff::Timestamp;
+use serde_json::Value;
+use tokio::time::Instant;
 use tracing::debug;
 use traffic::plan::{Mark, Memory, View};
 
 use super::super::ControllerContext;
 use super::super::requests::{RequestError, request_with_deadline};
+use super::write_history::{Pause, WriteHistory};
 use crate::cluster::pod_requests;
 use crate::domain::pod::Pod;
 use crate::domain::traffic::names::EmployerName;
@@ -18,18 +22,77 @@ use crate::domain::traffic::pod_marks::{self, PodMarks};
 /// Writes that are under way at the same time, for one employer.
 const AT_ONCE: usize = 8;
 
+/// The last writes of the marks of Pods, by UID.
+#[derive(Default)]
+pub struct MarkWrites(HashMap<String, PodWrites>);
+
+#[derive(Default)]
+struct PodWrites {
+    history: WriteHistory<PodMarks>,
+    /// The version that the last write stored. The cache may be older.
+    version: u64,
+}
+
+impl MarkWrites {
+    /// Whether nothing has to be remembered.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Forgets all writes.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn pause(&self, pod: &Pod, wanted: PodMarks, now: Instant) -> Option<Pause> {
+        let last = self.0.get(&pod.metadata.uid)?;
+        let is_news = pod.metadata.resource_version > last.version;
+        let pause = last.history.pause(&wanted, now)?;
+        (is_news || pause.refusal.is_some()).then_some(pause)
+    }
+
+    fn add(&mut self, pod: &Pod, wanted: PodMarks, version: u64, refusal: Option<String>) {
+        let writes = self.0.entry(pod.metadata.uid.clone()).or_default();
+        writes.history.add(wanted, refusal, Instant::now());
+        writes.version = version;
+    }
+}
+
 /// What became of the writes.
 #[derive(Default)]
 pub struct MarkResult {
-    /// Whether a write failed that must be tried again.
-    pub failed: bool,
-    /// The last failure, for the report.
+    /// When writes that had no effect are repeated, if there are any.
+    pub again: Option<Duration>,
+    /// Whether a Pod has changed before it was written.
+    pub moved: bool,
+    /// A failure, for the report. Of several, always the same one.
     pub error: Option<String>,
     /// How long each Pod waited until traffic was off, in order of the writes.
-    pub drained: Vec<std::time::Duration>,
+    pub drained: Vec<Duration>,
     /// How long each Pod waited until traffic was on.
-    pub served: Vec<std::time::Duration>,
+    pub served: Vec<Duration>,
 }
+
+impl MarkResult {
+    fn add_error(&mut self, error: String) {
+        let first = self.error.take().into_iter().chain([error]).min();
+        self.error = first;
+    }
+
+    fn add_pause(&mut self, pod: &Pod, pause: Pause) {
+        self.again = self.again.into_iter().chain([pause.left]).min();
+        self.add_error(pause.refusal.unwrap_or_else(|| {
+            format!(
+                "another program takes back the marks of Pod {}; find the program that replaces its finalizers or \
+                 annotations, and make it keep those that it does not know",
+                pod.metadata.name
+            )
+        }));
+    }
+}
+
+/// A change of a Pod's marks, and the marks that it has then.
+type Planned<'a> = (&'a Arc<Pod>, Value, PodMarks);
 
 /// Writes the marks that the plan permits.
 pub async fn write_marks(
@@ -38,13 +101,14 @@ pub async fn write_marks(
     pods: &BTreeMap<String, Arc<Pod>>,
     (view, memory, marks): (&View, &Memory, &BTreeMap<String, Mark>),
     now: Timestamp,
+    writes: &mut MarkWrites,
 ) -> MarkResult {
     let mut result = MarkResult::default();
     let mut changes = Vec::new();
     for (uid, pod) in pods {
         let Some(mark) = marks.get(uid) else { continue };
         if let Some(other) = pod_marks::sharing_employer(employer, pod) {
-            result.error = Some(format!(
+            result.add_error(format!(
                 "Pod {} is marked by {other}, which has the same name and so the same finalizer; give one of them another \
                  name",
                 pod.metadata.name
@@ -55,44 +119,68 @@ pub async fn write_marks(
         changes
             .extend(pod_marks::change(employer, pod, wanted).map(|change| (pod, change, wanted)));
     }
+    for (pod, wanted) in write_all(context, employer, changes, writes, &mut result).await {
+        let had = PodMarks::of(employer, pod);
+        let turned = memory.turned_at(&pod.metadata.uid);
+        let took = turned.map(|turned| now.duration_since(turned).unsigned_abs());
+        match (had.protected, wanted.protected) {
+            (true, false) => result.drained.extend(took),
+            (false, true) => result.served.extend(took),
+            _ => {}
+        }
+    }
+    result
+}
+
+/// Writes the marks of Pods whose last write is not to be waited for. Returns the Pods that have their marks then.
+async fn write_all<'a>(
+    context: &ControllerContext,
+    employer: &EmployerName,
+    changes: Vec<Planned<'a>>,
+    memory: &mut MarkWrites,
+    result: &mut MarkResult,
+) -> Vec<(&'a Arc<Pod>, PodMarks)> {
+    let now = Instant::now();
+    memory.0.retain(|_, writes| !writes.history.is_over(now));
     let mut writes = Vec::new();
     for (pod, change, wanted) in changes {
+        if let Some(pause) = memory.pause(pod, wanted, now) {
+            result.add_pause(pod, pause);
+            continue;
+        }
         let write = async move {
             let request = pod_requests::patch_metadata(&context.client, pod, change);
-            (
-                pod,
-                wanted,
-                request_with_deadline(&pod.metadata.name, request).await,
-            )
+            let written = request_with_deadline(&pod.metadata.name, request).await;
+            (pod, wanted, written)
         };
         writes.push(write.boxed());
     }
     let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
+    let mut done = Vec::new();
     while let Some((pod, wanted, written)) = writes.next().await {
-        let had = PodMarks::of(employer, pod);
-        match written {
+        let refusal = match written {
             // A webhook has changed the marks in the same write.
             Ok(stored) if pod_marks::change(employer, &stored, wanted).is_some() => {
-                result.failed = true;
-                result.error = Some(error_text(RequestError::not_as_written(&pod.metadata.name)));
+                RequestError::not_as_written(&pod.metadata.name)
             }
-            Ok(_) => {
-                let turned = memory.turned_at(&pod.metadata.uid);
-                let took = turned.map(|turned| now.duration_since(turned).unsigned_abs());
-                match (had.protected, wanted.protected) {
-                    (true, false) => result.drained.extend(took),
-                    (false, true) => result.served.extend(took),
-                    _ => {}
-                }
+            Ok(stored) => {
+                memory.add(pod, wanted, stored.metadata.resource_version, None);
+                done.push((pod, wanted));
+                continue;
             }
-            Err(RequestError::Moved) => debug!(pod = pod.metadata.name, "the Pod has changed"),
-            Err(error) => {
-                result.failed = true;
-                result.error = Some(error_text(error));
+            Err(RequestError::Moved) => {
+                debug!(pod = pod.metadata.name, "the Pod has changed");
+                result.moved = true;
+                continue;
             }
+            Err(error) => error,
+        };
+        memory.add(pod, wanted, 0, Some(error_text(refusal)));
+        if let Some(pause) = memory.pause(pod, wanted, Instant::now()) {
+            result.add_pause(pod, pause);
         }
     }
-    result
+    done
 }
 
 /// The marks that a Pod should have.
@@ -119,34 +207,25 @@ fn wanted_marks(view: &View, employer: &EmployerName, pod: &Pod, mark: &Mark) ->
     }
 }
 
-/// Removes all marks of an employer from Pods. Returns whether every write was made.
+/// Removes all marks of an employer from Pods.
 pub async fn release_all(
     context: &ControllerContext,
     employer: &EmployerName,
     pods: &[Arc<Pod>],
-) -> bool {
+    writes: &mut MarkWrites,
+) -> MarkResult {
     let none = PodMarks {
         expected: false,
         protected: false,
     };
-    let mut writes = Vec::new();
-    for pod in pods {
-        let Some(change) = pod_marks::change(employer, pod, none) else {
-            continue;
-        };
-        let write = async move {
-            let request = pod_requests::patch_metadata(&context.client, pod, change);
-            request_with_deadline(&pod.metadata.name, request)
-                .await
-                .is_ok()
-        };
-        writes.push(write.boxed());
-    }
-    let written: Vec<bool> = stream::iter(writes)
-        .buffer_unordered(AT_ONCE)
-        .collect()
-        .await;
-    written.into_iter().all(|written| written)
+    let changes = pods.iter().filter_map(|pod| {
+        let change = pod_marks::change(employer, pod, none)?;
+        Some((pod, change, none))
+    });
+    let changes = changes.collect();
+    let mut result = MarkResult::default();
+    write_all(context, employer, changes, writes, &mut result).await;
+    result
 }
 
 fn error_text(error: RequestError) -> String {

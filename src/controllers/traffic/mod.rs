@@ -11,6 +11,8 @@
 //! | `pods` | the Pods of an employer, and those that are gone |
 //! | `mark_writes` | writes the marks of Pods |
 //! | `employer_writes` | writes the finalizer, the report and the Events of an employer |
+//! | `object_writes` | pauses between writes of employers that are refused or taken back |
+//! | `write_history` | the last write of one thing, and the pause after it |
 //! | `watched_pods` | which employers must see the end of a Pod |
 
 mod call_limits;
@@ -18,9 +20,11 @@ mod employer_writes;
 mod look;
 mod mark_writes;
 mod moves;
+mod object_writes;
 mod plan_clock;
 mod pods;
 mod watched_pods;
+mod write_history;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -28,7 +32,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::info;
 use traffic::plan::Memory;
 use traffic::{Adapter, Employer};
 
@@ -39,10 +43,14 @@ use crate::cluster::traffic::adapters::NamedAdapter;
 use crate::cluster::traffic::employers::CachedEmployer;
 use crate::cluster::traffic::slices;
 use crate::cluster::work_queue::ReconcileOutcome;
+use crate::domain::pod::Pod;
 use crate::domain::traffic::names::EmployerName;
+use crate::domain::traffic::pod_marks::PodMarks;
 use crate::domain::traffic::report::EmployerReport;
 use call_limits::CallLimits;
 use look::{Look, LookResult, Role};
+use mark_writes::MarkWrites;
+use object_writes::ObjectWrites;
 use plan_clock::PlanClock;
 pub use watched_pods::WatchedPods;
 
@@ -52,6 +60,7 @@ pub struct TrafficController {
     memories: Mutex<HashMap<EmployerName, EmployerMemory>>,
     limits: CallLimits,
     clock: PlanClock,
+    object_writes: ObjectWrites,
     watched: Arc<WatchedPods>,
     /// By kind of employers, so that a kind that can't be listed does not stop the others.
     term_starts: HashMap<String, TermStart>,
@@ -67,8 +76,8 @@ struct EmployerMemory {
     /// Pods with marks of this employer, as the last look saw them: their names, by UID. A Pod that is not managed any
     /// more leaves the cache, and must still be released.
     marked: BTreeMap<String, String>,
-    /// Number of looks in a row in which a mark could not be written.
-    failed_writes: u32,
+    /// The last writes of marks.
+    mark_writes: MarkWrites,
     /// When the report was written last.
     reported: Option<Instant>,
 }
@@ -87,6 +96,7 @@ impl TrafficController {
             context,
             memories: Mutex::default(),
             limits: CallLimits::default(),
+            object_writes: ObjectWrites::default(),
             watched,
         })
     }
@@ -114,8 +124,12 @@ impl TrafficController {
         let position = start.wait_until_current(&self.context, &name.namespace);
         wait_for_pod_cache(&self.context, position.await?).await?;
         let mut memory = self.memories.lock().remove(name).unwrap_or_default();
-        let outcome = self.look_or_release(name, &mut memory).await;
-        if self.context.traffic.employers.get(name).is_some() || !memory.marked.is_empty() {
+        let outcome = match self.look_or_release(name, &mut memory).await {
+            Err(outcome) => self.report_problem(name, outcome, &mut memory).await,
+            done => done,
+        };
+        let is_known = self.context.traffic.employers.get(name).is_some();
+        if is_known || !memory.marked.is_empty() || !memory.mark_writes.is_empty() {
             self.memories.lock().insert(name.clone(), memory);
         }
         outcome
@@ -258,7 +272,7 @@ impl TrafficController {
             clock: &self.clock,
             role,
         };
-        look.run(plan, &mut memory.marked, &mut memory.failed_writes)
+        look.run(plan, &mut memory.marked, &mut memory.mark_writes)
             .await
     }
 
@@ -292,6 +306,39 @@ impl TrafficController {
         Ok(None)
     }
 
+    /// After a look that has failed: tells users if the finalizer or the annotation of the employer is the cause.
+    async fn report_problem(
+        &self,
+        name: &EmployerName,
+        outcome: ReconcileOutcome,
+        memory: &mut EmployerMemory,
+    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        let employer = self.context.traffic.employers.get(name);
+        let (Some(employer), Some(problem)) = (employer, self.object_writes.problem(name)) else {
+            return Err(outcome);
+        };
+        let pause = problem.next.saturating_duration_since(Instant::now());
+        self.report_failure(&employer, &problem.text, pause.max(MIN_RETRY), memory)
+            .await
+    }
+
+    /// Reports why an employer can't be looked at or released. It is tried again after a pause.
+    async fn report_failure(
+        &self,
+        employer: &CachedEmployer,
+        error: &str,
+        pause: Duration,
+        memory: &mut EmployerMemory,
+    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        let chosen = employer.adapter.as_ref().ok().and_then(Option::as_ref);
+        let chosen = chosen.map(|named| named.name.as_str());
+        let adapter = chosen.or_else(|| moves::in_use(employer).present());
+        let report = EmployerReport::of_error(adapter.unwrap_or_default(), error);
+        let later = self.report_paced(employer, &report, memory).await?;
+        let wake = later.map_or(pause, |later| later.min(pause));
+        Ok(ReconcileOutcome::After(wake))
+    }
+
     /// An employer gives up the management of its traffic: Pods lose their marks, and the employer its finalizer.
     /// Members stay registered, so that nobody who serves is taken off.
     async fn release_employer(
@@ -300,11 +347,17 @@ impl TrafficController {
         memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
         memory.plans.clear();
-        let outcome = self.release_pods(&employer.name, memory).await?;
-        if outcome == ReconcileOutcome::Done {
-            self.finish(employer).await?;
+        let marked = pods::marked_pods(&self.context, &employer.name);
+        match self.release_pods(&employer.name, marked, memory).await? {
+            Released::All => {
+                self.finish(employer).await?;
+                Ok(ReconcileOutcome::Done)
+            }
+            Released::Some(pause, Some(error)) => {
+                self.report_failure(employer, &error, pause, memory).await
+            }
+            Released::Some(pause, None) => Ok(ReconcileOutcome::After(pause)),
         }
-        Ok(outcome)
     }
 
     /// The cache does not have the employer. Only the API server can tell that it is gone, or that it has given up the
@@ -314,49 +367,65 @@ impl TrafficController {
         name: &EmployerName,
         memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
-        let is_marked = !pods::marked_pods(&self.context, name).is_empty();
-        if !is_marked && memory.marked.is_empty() {
+        let mut marked = pods::marked_pods(&self.context, name);
+        if marked.is_empty() && memory.marked.is_empty() {
             self.watched.set(name, HashSet::new());
+            memory.mark_writes.clear();
             return Ok(ReconcileOutcome::Done);
         }
         match self.read_employer(name).await? {
-            Some(live) if live.concerns_traffic() => Ok(ReconcileOutcome::After(UNSYNCED_RETRY)),
-            // The marks on Pods of a Service that this server never managed belong to another program.
-            Some(_) if memory.marked.is_empty() => Ok(ReconcileOutcome::Done),
-            _ => self.release_pods(name, memory).await,
+            Some(live) if live.concerns_traffic() => {
+                return Ok(ReconcileOutcome::After(UNSYNCED_RETRY));
+            }
+            // It may have been replaced by its manifest while nobody led. Without its label, no program of this form
+            // manages it. A finalizer alone may be that of another program.
+            Some(_) if memory.marked.is_empty() => {
+                marked.retain(|pod| PodMarks::of(name, pod).expected);
+            }
+            _ => {}
         }
+        Ok(match self.release_pods(name, marked, memory).await? {
+            Released::All => ReconcileOutcome::Done,
+            Released::Some(pause, _) => ReconcileOutcome::After(pause),
+        })
     }
 
-    /// Removes all marks of an employer from Pods.
+    /// Removes all marks of an employer from the Pods of the cache that are `marked`, and from those that it has lost.
     async fn release_pods(
         &self,
         name: &EmployerName,
+        mut marked: Vec<Arc<Pod>>,
         memory: &mut EmployerMemory,
-    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
-        let mut pods = pods::marked_pods(&self.context, name);
+    ) -> Result<Released, ReconcileOutcome> {
         let (lost, unread) = pods::read_lost_pods(&self.context, name, &memory.marked).await?;
-        pods.extend(lost);
-        let all_written = mark_writes::release_all(&self.context, name, &pods).await;
-        match all_written {
-            true if !unread.is_empty() => {
-                memory.marked = unread;
-                Ok(ReconcileOutcome::After(UNSYNCED_RETRY))
-            }
-            true => {
-                memory.marked.clear();
-                self.watched.set(name, HashSet::new());
-                Ok(ReconcileOutcome::Done)
-            }
-            false => {
-                warn!(
-                    "a Pod still has marks of an employer that has given up its traffic; trying again"
-                );
-                Err(ReconcileOutcome::Retry)
-            }
+        marked.extend(lost);
+        let writes = &mut memory.mark_writes;
+        let result = mark_writes::release_all(&self.context, name, &marked, writes).await;
+        if result.moved {
+            return Err(ReconcileOutcome::Retry);
         }
+        if let Some(pause) = result.again {
+            return Ok(Released::Some(pause, result.error));
+        }
+        memory.marked = unread;
+        if !memory.marked.is_empty() {
+            return Ok(Released::Some(UNSYNCED_RETRY, None));
+        }
+        self.watched.set(name, HashSet::new());
+        Ok(Released::All)
     }
 }
 
+/// Which Pods have lost their marks.
+enum Released {
+    /// All.
+    All,
+    /// Not all. Contains the pause before the others, and why they still have marks.
+    Some(Duration, Option<String>),
+}
+
+/// The shortest pause before a refused write of an employer is repeated.
+const MIN_RETRY: Duration = Duration::from_millis(50);
 /// The pause before an employer is tried again whose kind can't be listed.
 const UNLISTED_RETRY: Duration = Duration::from_secs(5);
 /// The pause before the finalizer of an employer is written again that was not stored.

@@ -82,6 +82,15 @@ impl EmployerReport {
         }
     }
 
+    /// Whether both say the same, apart from the time of the next try.
+    pub fn says_same(&self, other: &EmployerReport) -> bool {
+        let same_try = EmployerReport {
+            next_try: other.next_try,
+            ..self.clone()
+        };
+        same_try == *other && self.next_try.is_some() == other.next_try.is_some()
+    }
+
     /// The counts in words.
     pub fn counts(&self) -> String {
         format!(
@@ -147,4 +156,21 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 
 fn cut(text: &str) -> String {
     messages::shorten(&traffic::one_line(text), ERROR_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn another_time_of_the_next_try_is_no_news() {
+        let at = |second| EmployerReport {
+            next_try: second.map(|second| Timestamp::from_second(second).unwrap()),
+            ..EmployerReport::of_error("edge", "down")
+        };
+        assert!(at(Some(1)).says_same(&at(Some(2))));
+        assert!(!at(Some(1)).says_same(&at(None)));
+        assert!(!at(Some(1)).says_same(&EmployerReport::default()));
+    }
 }

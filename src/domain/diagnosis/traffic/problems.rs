@@ -26,6 +26,9 @@ pub fn problems(observed: &ObservedService, pods: Option<&ServicePods>) -> Vec<P
         .collect()
 }
 
+/// What the server does after a failure of its own.
+const TRIED_AGAIN: &str = "the server tries again when the Service or a Pod changes, and repeats refused writes every 32 s at the latest";
+
 fn problem(reason: impl Into<String>, remedy: impl Into<String>) -> ProblemFacts {
     ProblemFacts {
         reason: reason.into(),
@@ -43,6 +46,13 @@ fn command(service: &Service, verb: &str, change: &str) -> String {
 
 fn unmanaged(service: &Service) -> ProblemFacts {
     let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    let error = stored::report(service).and_then(|report| report.last_error);
+    if let Some(error) = error {
+        return problem(
+            format!("it has no label {key}: \"{value}\", and the server can't release it: {error}"),
+            TRIED_AGAIN,
+        );
+    }
     if stored::is_held(service) {
         return problem(
             format!("it has no label {key}: \"{value}\", and the server has not released it yet"),
@@ -99,7 +109,7 @@ fn failure(service: &Service, report: &EmployerReport) -> Option<ProblemFacts> {
         },
         None => problem(
             format!("adapter {adapter} can't manage its traffic as it should: {error}"),
-            "the server tries again when the Service or a Pod changes",
+            TRIED_AGAIN,
         ),
     })
 }

@@ -66,11 +66,14 @@ pub fn next_steps(diagnosis: &ServiceDiagnosis, now: Timestamp) -> Vec<String> {
         });
     }
     if let Some(next_try) = diagnosis.next_try {
-        let remaining = next_try.duration_since(now).as_secs();
-        steps.push(format!(
-            "the server repeats the failed call in {}",
-            messages::format_age(remaining)
-        ));
+        steps.push(match next_try.duration_since(now).as_secs() {
+            remaining @ 1.. => format!(
+                "the server repeats the failed call in {}",
+                messages::format_age(remaining)
+            ),
+            // The report is not written again for each try.
+            _ => "the server repeats the failed call again and again".to_owned(),
+        });
     }
     let problems = diagnosis.problems.iter();
     steps.extend(problems.filter_map(|problem| problem.remedy.clone()));

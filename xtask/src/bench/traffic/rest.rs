@@ -59,7 +59,10 @@ pub async fn measure(bench: &mut Bench, provider: &HttpDouble) -> Result<()> {
     let before = provider.calls_by_name();
     let about = rest(bench, &namespace).await?;
     let calls = provider.calls_by_name().since(before);
-    let figure = format!("{}: calls, each Service is read once, and once more soon after it came", subject(HTTP));
+    let figure = format!(
+        "{}: calls, each Service is read once, and once more soon after it came",
+        subject(HTTP)
+    );
     let value = format!(
         "{} (apply {}, observe {})",
         calls.all(),
