@@ -304,7 +304,8 @@ impl TrafficController {
         memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
         let employer = self.context.traffic.employers.get(name);
-        let (Some(employer), Some(problem)) = (employer, self.object_writes.problem(name)) else {
+        let (Some(employer), Some(problem)) = (employer, self.object_writes.take_problem(name))
+        else {
             return Err(outcome);
         };
         let pause = problem.next.saturating_duration_since(Instant::now());
