@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::bed::{alone, shared};
-use crate::fixtures::{Employer, names, serving, serving_by};
+use crate::fixtures::{Employer, names, serving_by};
 use crate::policies::Policy;
 use crate::sets::Set;
 
