@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{debug, info};
 use traffic::plan::{LISTED, Memory};
 use traffic::{Adapter, Employer};
 
@@ -243,9 +243,10 @@ impl TrafficController {
             keys::CLEAN_FINALIZER,
             keys::CONSIST_ADAPTER_IN_USE
         );
-        let report = EmployerReport::of_error(&chosen.name, &error);
-        self.report_paced(employer, &report, memory).await?;
-        Ok(ReconcileOutcome::After(UNPREPARED_RETRY))
+        debug!(adapter = chosen.name, "nothing is registered");
+        self.object_writes.refuse(&employer.name, error);
+        let again = ReconcileOutcome::After(UNPREPARED_RETRY);
+        self.report_problem(&employer.name, again, memory).await
     }
 
     /// One look at the members of one adapter. `retires` says that all its members should go, and `hold` that no Pod may
@@ -420,7 +421,7 @@ const MIN_RETRY: Duration = Duration::from_millis(50);
 /// The pause before an employer is tried again whose kind can't be listed.
 const UNLISTED_RETRY: Duration = Duration::from_secs(5);
 /// The pause before the finalizer of an employer is written again that was not stored.
-const UNPREPARED_RETRY: Duration = Duration::from_secs(15);
+const UNPREPARED_RETRY: Duration = Duration::from_secs(16);
 /// The least time between two reports of one employer.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 

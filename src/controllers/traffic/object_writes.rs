@@ -60,6 +60,16 @@ impl ObjectWrites {
         last.problem = pause.map(|pause| problem(pause, now));
     }
 
+    /// Remembers that the last write was stored as something else, and why. It is the problem from then on.
+    pub fn refuse(&self, name: &EmployerName, refusal: String) {
+        let now = Instant::now();
+        let mut all = self.0.lock();
+        let last = all.entry(name.clone()).or_default();
+        last.history.refuse(refusal);
+        let pause = last.history.last_pause(now);
+        last.problem = pause.map(|pause| problem(pause, now));
+    }
+
     /// Why the look that has just failed did, if a write was refused or taken back.
     pub fn take_problem(&self, name: &EmployerName) -> Option<Problem> {
         self.0.lock().get_mut(name)?.problem.take()
