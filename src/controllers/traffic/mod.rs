@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{debug, info};
 use traffic::plan::Memory;
 use traffic::{Adapter, Employer};
 
@@ -244,9 +244,10 @@ impl TrafficController {
             keys::CLEAN_FINALIZER,
             keys::CONSIST_ADAPTER_IN_USE
         );
-        let report = EmployerReport::of_error(&chosen.name, &error);
-        self.report_paced(employer, &report, memory).await?;
-        Ok(ReconcileOutcome::After(UNPREPARED_RETRY))
+        debug!(adapter = chosen.name, "nothing is registered");
+        self.object_writes.refuse(&employer.name, error);
+        let again = ReconcileOutcome::After(UNPREPARED_RETRY);
+        self.report_problem(&employer.name, again, memory).await
     }
 
     /// One look at the members of one adapter.
@@ -314,7 +315,8 @@ impl TrafficController {
         memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
         let employer = self.context.traffic.employers.get(name);
-        let (Some(employer), Some(problem)) = (employer, self.object_writes.problem(name)) else {
+        let (Some(employer), Some(problem)) = (employer, self.object_writes.take_problem(name))
+        else {
             return Err(outcome);
         };
         let pause = problem.next.saturating_duration_since(Instant::now());
@@ -429,7 +431,7 @@ const MIN_RETRY: Duration = Duration::from_millis(50);
 /// The pause before an employer is tried again whose kind can't be listed.
 const UNLISTED_RETRY: Duration = Duration::from_secs(5);
 /// The pause before the finalizer of an employer is written again that was not stored.
-const UNPREPARED_RETRY: Duration = Duration::from_secs(15);
+const UNPREPARED_RETRY: Duration = Duration::from_secs(16);
 /// The least time between two reports of one employer with another adapter or another outcome.
 const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 /// The least time between two other reports of one employer.

@@ -18,7 +18,7 @@ pub struct ObjectWrites(Mutex<HashMap<EmployerName, LastWrite>>);
 #[derive(Default)]
 struct LastWrite {
     history: WriteHistory<ObjectWrite>,
-    /// Why the employer is not as it should be.
+    /// Why the last look failed, until it is told.
     problem: Option<Problem>,
 }
 
@@ -31,7 +31,6 @@ pub struct ObjectWrite {
 }
 
 /// Why an employer is not as it should be, and when the write is repeated.
-#[derive(Clone)]
 pub struct Problem {
     pub text: String,
     pub next: Instant,
@@ -61,18 +60,27 @@ impl ObjectWrites {
         last.problem = pause.map(|pause| problem(pause, now));
     }
 
-    /// Why an employer is not as it should be, if a write was refused or taken back.
-    pub fn problem(&self, name: &EmployerName) -> Option<Problem> {
-        self.0.lock().get(name)?.problem.clone()
+    /// Remembers that the last write was stored as something else, and why. It is the problem from then on.
+    pub fn refuse(&self, name: &EmployerName, refusal: String) {
+        let now = Instant::now();
+        let mut all = self.0.lock();
+        let last = all.entry(name.clone()).or_default();
+        last.history.refuse(refusal);
+        let pause = last.history.last_pause(now);
+        last.problem = pause.map(|pause| problem(pause, now));
+    }
+
+    /// Why the look that has just failed did, if a write was refused or taken back.
+    pub fn take_problem(&self, name: &EmployerName) -> Option<Problem> {
+        self.0.lock().get_mut(name)?.problem.take()
     }
 }
 
 fn problem(pause: Pause, now: Instant) -> Problem {
     let (finalizer, annotation) = (keys::CLEAN_FINALIZER, keys::CONSIST_ADAPTER_IN_USE);
     let text = match pause.refusal {
-        Some(refusal) => format!(
-            "the finalizer {finalizer} and the annotation {annotation} can't be changed: {refusal}"
-        ),
+        // The report has room for little more than the text of the API server.
+        Some(refusal) => format!("its metadata can't be written: {refusal}"),
         None => format!(
             "another program takes back the finalizer {finalizer} or the annotation {annotation}; find the program that \
              replaces this object, and make it keep them"

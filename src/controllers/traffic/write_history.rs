@@ -42,7 +42,13 @@ impl<W> Default for WriteHistory<W> {
 impl<W: PartialEq> WriteHistory<W> {
     /// Whether a write has to wait. Another write than the last one need not.
     pub fn pause(&self, what: &W, now: Instant) -> Option<Pause> {
-        let last = self.same(what, now)?;
+        self.same(what, now)?;
+        self.last_pause(now)
+    }
+
+    /// For how long the last write is not to be repeated.
+    pub fn last_pause(&self, now: Instant) -> Option<Pause> {
+        let last = self.0.as_ref()?;
         let pause = FIRST_PAUSE * 2_u32.pow(last.tries.clamp(1, DOUBLINGS + 1) - 1);
         let left = pause.checked_sub(now.duration_since(last.at))?;
         let refusal = last.refusal.clone();
@@ -58,6 +64,15 @@ impl<W: PartialEq> WriteHistory<W> {
             tries: before.saturating_add(1),
             refusal,
         });
+    }
+
+    /// Remembers that the last write was stored as something else. Each try is a write, and whoever changes it so does
+    /// not stop soon: the pauses begin with 16 s.
+    pub fn refuse(&mut self, refusal: String) {
+        if let Some(last) = &mut self.0 {
+            last.refusal = Some(refusal);
+            last.tries = last.tries.max(DOUBLINGS);
+        }
     }
 
     /// Whether nothing of it matters any more.
@@ -116,5 +131,17 @@ mod tests {
         assert_eq!(history.pause(&"off", now), None);
         history.add("off", None, now);
         assert_eq!(history.pause(&"on", now), None, "it is the next step");
+    }
+
+    #[test]
+    fn write_that_is_stored_as_something_else_is_not_repeated_soon() {
+        let mut history = WriteHistory::default();
+        let mut now = Instant::now();
+        for pause in [16, 32, 32] {
+            history.add("on", None, now);
+            history.refuse("a webhook".to_owned());
+            assert_eq!(left(&history, now), Some(pause));
+            now += seconds(pause);
+        }
     }
 }

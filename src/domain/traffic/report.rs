@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn another_time_of_the_next_try_is_no_news() {
-        let at = |second| EmployerReport {
+        let at = |second: Option<i64>| EmployerReport {
             next_try: second.map(|second| Timestamp::from_second(second).unwrap()),
             ..EmployerReport::of_error("edge", "down")
         };

@@ -86,3 +86,51 @@ pub fn next_steps(diagnosis: &ServiceDiagnosis, now: Timestamp) -> Vec<String> {
     }));
     steps
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::super::{ObservedService, diagnose_service};
+    use super::*;
+    use crate::api::keys;
+
+    /// The diagnosis of a Service with these labels and this report, a minute after the epoch.
+    fn diagnose(labels: serde_json::Value, report: serde_json::Value) -> ServiceDiagnosis {
+        let annotations = json!({ (keys::CONSIST_STATUS): report.to_string() });
+        let metadata = json!({ "name": "web", "labels": labels, "annotations": annotations });
+        let observed = ObservedService {
+            service: serde_json::from_value(json!({ "metadata": metadata })).unwrap(),
+            pods: None,
+            unmanaged_pods: 0,
+            notes: Vec::new(),
+        };
+        diagnose_service(&observed, Timestamp::from_second(60).unwrap())
+    }
+
+    #[test]
+    fn next_try_that_is_over_has_no_time() {
+        let steps = |next_try: &str| {
+            let report = json!({ "adapter": "edge", "lastError": "down", "nextTry": next_try });
+            diagnose(json!({ (keys::CONTROL): "true" }), report).next
+        };
+        let next = "the server repeats the failed call in 5s";
+        assert_eq!(steps("1970-01-01T00:01:05Z"), [next]);
+        let over = "the server repeats the failed call again and again";
+        assert_eq!(steps("1970-01-01T00:00:30Z"), [over]);
+    }
+
+    #[test]
+    fn refused_release_is_the_problem_of_a_service_without_label() {
+        let diagnosis = diagnose(
+            json!({}),
+            json!({ "adapter": "edge", "lastError": "a Pod can't be marked" }),
+        );
+        let reason = &diagnosis.problems[0].reason;
+        assert!(
+            reason.ends_with("the server can't release it: a Pod can't be marked"),
+            "{reason}"
+        );
+    }
+}
