@@ -71,6 +71,11 @@ pub async fn write_marks(
     while let Some((pod, wanted, written)) = writes.next().await {
         let had = PodMarks::of(employer, pod);
         match written {
+            // The write has begun an operation, which protects the Pod until the next look.
+            Ok(stored)
+                if !had.protected
+                    && !wanted.protected
+                    && PodMarks::of(employer, &stored).protected => {}
             // A webhook has changed the marks in the same write.
             Ok(stored) if pod_marks::change(employer, &stored, wanted).is_some() => {
                 result.failed = true;
