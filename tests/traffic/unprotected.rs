@@ -3,6 +3,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use operating::api::keys::Family;
 use serde_json::json;
 use testbed::{Scope, wait};
@@ -42,30 +43,48 @@ async fn pod_that_serves_at_one_of_two_ports_is_drained_before_an_operation() {
         { "name": "admin", "port": 81, "targetPort": 8081 },
     ]);
     let web = Employer::new(&scope, "web", part).await;
-    let set = Set::unsettled(&scope, "web", 1, json!({})).await;
-    addresses(&set, 1).await;
-    let name = names(&set).await.remove(0);
-    web.until("both members", |report| {
-        report.registered + report.pending == 2
+    let set = Set::unsettled(&scope, "web", 2, json!({})).await;
+    addresses(&set, 2).await;
+    let names = names(&set).await;
+    web.until("all members", |report| {
+        (report.registered, report.pending) == (2, 2)
     })
     .await;
-    assert_eq!(bed.http.serving(&scope.namespace), [name.clone()]);
-    assert!(!web.protects(&scope.get(&name).await));
+    assert_eq!(bed.http.serving(&scope.namespace), names);
 
-    bed.http.state().refused_pods.insert(name.clone());
-    scope.begin(&name, ID).await.unwrap();
+    bed.http.state().refused_pods.extend(names.clone());
     let operates = |pod: &Pod| label(pod, &Family::Operate.key(ID)).is_some();
-    protected_before(&web, &name, operates).await;
+    let begin = json!({ "metadata": { "labels": {
+        (Family::Operating.key(ID)): "1", (Family::OperationType.key(ID)): ID,
+    } } });
+    for (name, of_status) in names.iter().zip([false, true]) {
+        assert!(!web.protects(&scope.get(name).await));
+        let (api, params) = (scope.pods(), PatchParams::default());
+        let patch = Patch::Merge(&begin);
+        let begun = match of_status {
+            false => api.patch(name, &params, &patch).await,
+            true => api.patch_status(name, &params, &patch).await,
+        };
+        let begun = begun.unwrap();
+        assert!(web.protects(&begun) && web.is_expected(&begun), "{begun:?}");
+        assert!(
+            label(&begun, &Family::Preparing.key(ID)).is_some(),
+            "{begun:?}"
+        );
+    }
     bed.http.state().refused_pods.clear();
-    scope
-        .until_pod(&name, "the operation to begin", operates)
-        .await;
-    assert_eq!(members(bed, &scope, &name), 0);
+    for name in &names {
+        let description = "the operation to begin";
+        scope.until_pod(name, description, operates).await;
+        assert_eq!(members(bed, &scope, name), 0);
+    }
 
     bed.http.end_faults();
-    scope.finish(&name, ID).await.unwrap();
+    for name in &names {
+        scope.finish(name, ID).await.unwrap();
+    }
     set.settled().await;
-    web.consistent(2).await;
+    web.consistent(4).await;
 }
 
 #[tokio::test]

@@ -158,7 +158,16 @@ async fn write_all<'a>(
     let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
     let mut done = Vec::new();
     while let Some((pod, wanted, written)) = writes.next().await {
+        let had = PodMarks::of(employer, pod);
         let refusal = match written {
+            // The write has begun an operation, which protects the Pod until the next look.
+            Ok(stored)
+                if !had.protected
+                    && !wanted.protected
+                    && PodMarks::of(employer, &stored).protected =>
+            {
+                continue;
+            }
             // A webhook has changed the marks in the same write.
             Ok(stored) if pod_marks::change(employer, &stored, wanted).is_some() => {
                 RequestError::not_as_written(&pod.metadata.name)

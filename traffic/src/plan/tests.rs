@@ -201,6 +201,9 @@ impl World {
             (2 | 3, Some(uid)) => {
                 let input = self.pods.get_mut(&uid).unwrap();
                 input.pod.on = !input.pod.on && !input.ended;
+                if !input.pod.on && !input.ended {
+                    self.protected.insert(uid); // by the write that begins the operation
+                }
             }
             (4, Some(uid)) => {
                 let input = self.pods.get_mut(&uid).unwrap();

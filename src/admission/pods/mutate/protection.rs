@@ -59,7 +59,6 @@ impl PodMutator {
         let namespace = &old.metadata.namespace;
         let selecting = self.0.traffic.employers.selecting(namespace, new);
         let employers = selecting.iter().filter(|e| e.expects_traffic());
-        let employers = employers.take(MAX_EXPECTING_EMPLOYERS);
         let unprotected = employers.filter(|employer| {
             let has = |pod: &Pod| pod.metadata.finalizers.contains(&employer.finalizer);
             // Whoever removes it in this write has seen that traffic is off.
@@ -71,6 +70,9 @@ impl PodMutator {
         let mut names: Vec<EmployerName> = Vec::new();
         for employer in unprotected {
             // Employers of two kinds may have one name, and so one finalizer.
+            if names.len() == MAX_EXPECTING_EMPLOYERS {
+                break;
+            }
             if !names.iter().any(|name| name.name == employer.name.name) {
                 names.push(employer.name.clone());
             }

@@ -1,4 +1,7 @@
 #![allow(clippy::unwrap_used)]
+
+mod protection;
+
 use std::convert::Infallible;
 
 use kube::client::Body;
@@ -210,13 +213,16 @@ async fn creation_of_oversized_pod_warns() {
     assert_eq!(verdict.warnings().len(), 1, "{:?}", verdict.warnings());
 }
 
-/// A mutator that knows these Services.
+/// A mutator that knows these Services. Its adapters are `endpoints`, which only observes, and `edge`.
 fn mutate_with(services: &[Value]) -> PodMutator {
     let slices = Arc::<Slices>::default();
     let endpoints = Arc::new(EndpointsAdapter(Arc::clone(&slices)));
     let named = NamedAdapter::new("endpoints", endpoints, None);
+    let config = serde_json::from_value(json!({ "url": "http://127.0.0.1:1" })).unwrap();
+    let edge = Arc::new(traffic_http::HttpAdapter::new(config).unwrap());
+    let edge = NamedAdapter::new("edge", edge, None);
     let default = Some("endpoints".to_owned());
-    let adapters = Adapters::new(vec![named], default).unwrap();
+    let adapters = Adapters::new(vec![named, edge], default).unwrap();
     let traffic = Traffic::new(adapters, slices);
     let objects = services.iter();
     let objects = objects.map(|service| serde_json::from_value(service.clone()).unwrap());

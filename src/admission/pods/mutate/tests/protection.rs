@@ -1,0 +1,189 @@
+//! Which writes protect a Pod.
+
+use super::*;
+use crate::domain::traffic::names::EmployerName;
+
+const ID: &str = "x1";
+
+/// A Pod of the Services that serves. An operation has its grant, and has not taken the Pod off traffic.
+fn granted(part: &Value) -> Value {
+    let mut pod = labelled(json!({
+        "app": "web",
+        (Family::Operating.key(ID)): "1",
+        (Family::OperationType.key(ID)): "update",
+        (Family::OperationPermission.key("update")): "1",
+        (Family::PreChecked.key(ID)): "1",
+    }));
+    let serving = json!({
+        "metadata": { "namespace": "shop" },
+        "status": {
+            "phase": "Running", "podIPs": [{ "ip": "10.0.0.7" }],
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        },
+    });
+    json_patch::merge(&mut pod, &serving);
+    json_patch::merge(&mut pod, part);
+    pod
+}
+
+fn edge() -> Value {
+    json!({
+        "metadata": { "annotations": { (keys::CONSIST_ADAPTER): "edge" } },
+        "spec": { "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] },
+    })
+}
+
+fn web() -> String {
+    EmployerName::new("Service", "shop", "web").finalizer()
+}
+
+/// The Pod that a write stores.
+async fn stored(mutator: &PodMutator, old: &Value, new: &Value) -> Value {
+    let verdict = mutator
+        .review(&review(old, new), deadline_in_future())
+        .await;
+    assert!(verdict.is_allowed(), "{verdict:?}");
+    let mut stored = new.clone();
+    let patch = verdict.patch().cloned().unwrap_or_default();
+    json_patch::patch(&mut stored, &patch).unwrap();
+    stored
+}
+
+/// The Pod after a write that changes nothing by itself.
+async fn touched(services: &[Value], part: &Value) -> Value {
+    let pod = granted(part);
+    stored(&mutate_with(services), &pod, &pod).await
+}
+
+fn has(pod: &Value, family: Family) -> bool {
+    pod["metadata"]["labels"][family.key(ID)].is_string()
+}
+
+#[tokio::test]
+async fn operation_that_takes_a_pod_off_traffic_protects_it_and_waits() {
+    for part in [json!({}), edge()] {
+        let services = [service("web", part)];
+        let pod = touched(&services, &json!({})).await;
+        assert_eq!(pod["metadata"]["finalizers"], json!([web()]));
+        assert!(has(&pod, Family::Preparing) && !has(&pod, Family::Operate));
+        // By the annotation the leader finds the Pod when the Service is gone.
+        let text = pod["metadata"]["annotations"][keys::AVAILABLE_CONDITIONS].as_str();
+        let text: Value = serde_json::from_str(text.unwrap()).unwrap();
+        let entry = json!({ "expectedFinalizers": { "Service/shop/web": web() } });
+        assert_eq!(text, entry);
+    }
+    // Without an employer nothing holds the operation.
+    let pod = touched(&[], &json!({})).await;
+    assert!(has(&pod, Family::Operate));
+}
+
+#[tokio::test]
+async fn pod_that_no_request_reaches_is_not_protected() {
+    let label = |app: &str| json!({ "metadata": { "labels": { "app": app } } });
+    let status = |part: Value| json!({ "status": part });
+    let unready = || status(json!({ "conditions": [{ "type": "Ready", "status": "False" }] }));
+    let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    let unmanaged = json!({ "metadata": { "labels": Value::Null } });
+    let refused = json!({ "spec": { "publishNotReadyAddresses": true } });
+    for (what, of_service, of_pod, protected) in [
+        ("unready", edge(), unready(), true),
+        ("unready, observed", json!({}), unready(), false),
+        ("other Pods", edge(), label("api"), false),
+        ("unmanaged Service", unmanaged, json!({}), false),
+        ("refused Service", refused, json!({}), false),
+        (
+            "no address",
+            edge(),
+            status(json!({ "podIPs": Value::Null })),
+            false,
+        ),
+        (
+            "finished",
+            edge(),
+            status(json!({ "phase": "Failed" })),
+            false,
+        ),
+        ("terminating", edge(), deleted, false),
+    ] {
+        let pod = touched(&[service("web", of_service)], &of_pod).await;
+        let finalizers = &pod["metadata"]["finalizers"];
+        assert_eq!(finalizers.is_array(), protected, "{what}: {pod}");
+        let annotations = &pod["metadata"]["annotations"];
+        assert_eq!(annotations.is_object(), protected, "{what}: {pod}");
+    }
+}
+
+#[tokio::test]
+async fn only_the_write_that_begins_preparing_protects() {
+    let mutator = mutate_with(&[service("web", edge())]);
+    let waiting = granted(&json!({ "metadata": { "labels": {
+        (Family::PreChecked.key(ID)): Value::Null, (Family::PreCheck.key(ID)): "1",
+    } } }));
+    let pod = stored(&mutator, &waiting, &waiting).await;
+    assert!(has(&pod, Family::PreCheck), "{pod}");
+    assert!(
+        pod["metadata"]["finalizers"].is_null(),
+        "waits for its rules"
+    );
+
+    // The leader has seen that traffic is off.
+    let preparing =
+        granted(&json!({ "metadata": { "labels": { (Family::Preparing.key(ID)): "1" } } }));
+    let pod = stored(&mutator, &preparing, &preparing).await;
+    assert!(has(&pod, Family::Operate), "{pod}");
+    assert!(pod["metadata"]["finalizers"].is_null(), "{pod}");
+
+    // It sees this in the write by which the operation begins.
+    let mut protected = granted(&json!({}));
+    protected["metadata"]["finalizers"] = json!([web()]);
+    let pod = stored(&mutator, &protected, &granted(&json!({}))).await;
+    assert!(has(&pod, Family::Operate), "{pod}");
+    assert!(pod["metadata"]["finalizers"].is_null(), "{pod}");
+}
+
+#[tokio::test]
+async fn protection_stays_when_the_operation_is_undone() {
+    let mutator = mutate_with(&[service("web", edge())]);
+    let mut old =
+        granted(&json!({ "metadata": { "labels": { (Family::Preparing.key(ID)): "1" } } }));
+    old["metadata"]["finalizers"] = json!([web()]);
+    let mut new = old.clone();
+    new["metadata"]["labels"][Family::UndoOperationType.key(ID)] = json!("update");
+    let pod = stored(&mutator, &old, &new).await;
+    assert!(!has(&pod, Family::Operating), "{pod}");
+    assert_eq!(pod["metadata"]["finalizers"], json!([web()]));
+}
+
+#[tokio::test]
+async fn finalizers_of_others_stay_and_ours_is_added_once() {
+    let services = [service("web", edge())];
+    for before in [json!(["example.com/x"]), json!([web(), "example.com/x"])] {
+        let part = json!({ "metadata": { "finalizers": before } });
+        let pod = touched(&services, &part).await;
+        let after = pod["metadata"]["finalizers"].as_array().unwrap();
+        assert_eq!(after.len(), 2, "{after:?}");
+        assert!(after.contains(&json!("example.com/x")) && after.contains(&json!(web())));
+    }
+    // An employer of another kind has the same name, and so the same finalizer.
+    let entry = json!({ "expectedFinalizers": { "Gateway/shop/web": web() } });
+    let annotations = json!({ (keys::AVAILABLE_CONDITIONS): entry.to_string() });
+    let part = json!({ "metadata": { "annotations": annotations } });
+    let pod = touched(&services, &part).await;
+    assert!(pod["metadata"]["finalizers"].is_null(), "{pod}");
+    // An annotation that can't be read does not leave the Pod unprotected.
+    let part = json!({ "metadata": { "annotations": { (keys::AVAILABLE_CONDITIONS): "{" } } });
+    let pod = touched(&services, &part).await;
+    assert_eq!(pod["metadata"]["finalizers"], json!([web()]));
+    assert_eq!(
+        pod["metadata"]["annotations"][keys::AVAILABLE_CONDITIONS],
+        "{"
+    );
+}
+
+#[tokio::test]
+async fn protections_of_one_write_are_bounded() {
+    let services = (0..40).map(|n| service(&format!("web-{n}"), edge()));
+    let pod = touched(&services.collect::<Vec<_>>(), &json!({})).await;
+    let finalizers = pod["metadata"]["finalizers"].as_array().unwrap();
+    assert_eq!(finalizers.len(), MAX_EXPECTING_EMPLOYERS);
+}
