@@ -50,7 +50,7 @@ async fn pod_serves_at_its_former_port_until_it_serves_at_the_new_one() {
     let stays = report
         .waiting
         .iter()
-        .find(|waiting| waiting.at.ends_with(":8080"));
+        .find(|waiting| waiting.pod == names[0] && waiting.at.ends_with(":8080"));
     assert!(
         stays.unwrap().message.contains("traffic stays on"),
         "{report:?}"
