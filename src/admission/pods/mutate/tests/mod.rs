@@ -238,6 +238,8 @@ fn service(name: &str, part: Value) -> Value {
         "metadata": {
             "namespace": "shop", "name": name, "uid": name, "resourceVersion": "5",
             "labels": { (keys::CONTROL): "true" },
+            "finalizers": [keys::CLEAN_FINALIZER],
+            "annotations": { (keys::CONSIST_ADAPTER_IN_USE): "endpoints" },
         },
         "spec": { "selector": { "app": "web" } },
     });
