@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, Unit};
 
 /// A clock that never jumps.
 pub struct PlanClock {
@@ -27,8 +27,26 @@ impl PlanClock {
         self.start.saturating_add(passed).unwrap_or(self.start)
     }
 
-    /// How far this clock is behind another one that shows `time` now.
+    /// How far this clock is behind another one that shows `time` now, in whole seconds: a report must not change because
+    /// of the time between two readings.
     pub fn behind(&self, time: Timestamp) -> SignedDuration {
-        time.duration_since(self.now())
+        let exact = time.duration_since(self.now());
+        let seconds = exact.round(Unit::Second).map(|rounded| rounded.as_secs());
+        SignedDuration::from_secs(seconds.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jump_of_another_clock_is_told_and_not_followed() {
+        let start = Timestamp::UNIX_EPOCH;
+        let clock = PlanClock::new(start);
+        let hour = SignedDuration::from_hours(1);
+        assert_eq!(clock.behind(start + hour), hour);
+        assert_eq!(clock.behind(start), SignedDuration::ZERO);
+        assert!(clock.now() < start + hour);
     }
 }
