@@ -2,7 +2,7 @@
 //!
 //! The caller looks at an employer whenever it, one of its Pods or an open state may have changed. A look makes a
 //! [`View`] of what should be, and repeats [`next_call`] until nothing is to be called now. The result of each call goes
-//! into the [`Memory`] of the employer. Then [`marks`] says which Pods may be changed or count as available, and
+//! into the [`Memory`] of the employer. Then [`marks()`] says which Pods may be changed or count as available, and
 //! [`Summary`] is for the user.
 //!
 //! | File | What it has |
