@@ -33,6 +33,7 @@ use super::{lenient, schema};
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("x-kubernetes-validations" = spec_rules()))]
 pub struct OperationJobSpec {
+    #[allow(rustdoc::invalid_html_tags)] // the text is that of the CustomResourceDefinition
     /// Operation on each target: Replace, Restart, or <domain>/<name> for the action of another program. Immutable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Action>,
