@@ -101,6 +101,8 @@ pub const CONSIST_ADAPTER_IN_USE: &str = "resource-consist.kusionstack.io/adapte
 pub const CONSIST_DRAIN_SECONDS: &str = "resource-consist.kusionstack.io/drain-seconds";
 /// Annotation on an employer: counts of its members and what they wait for, JSON. Written by ResourceConsist.
 pub const CONSIST_STATUS: &str = "resource-consist.kusionstack.io/status";
+/// The annotations that the leader writes on employers.
+pub const CONSIST_WRITTEN: [&str; 2] = [CONSIST_ADAPTER_IN_USE, CONSIST_STATUS];
 /// Condition on a Service: whether the members of its load balancer are as its Pods need. Written by ResourceConsist.
 pub const CONSIST_CONDITION: &str = "resource-consist.kusionstack.io/Consistent";
 /// JSON `{"skipRules":["<rule name>"]}`. Written by users, read by rule evaluation.

@@ -20,8 +20,8 @@ use crate::domain::traffic::pod_marks::{self, PodMarks};
 
 /// The annotations of a Service that ResourceConsist writes. Those that users write stay.
 const OWN_ANNOTATIONS: [&str; 4] = [
-    keys::CONSIST_ADAPTER_IN_USE,
-    keys::CONSIST_STATUS,
+    keys::CONSIST_WRITTEN[0],
+    keys::CONSIST_WRITTEN[1],
     keys::CONSIST_RECORDS[0],
     keys::CONSIST_RECORDS[1],
 ];

@@ -87,10 +87,9 @@ impl EmployerObject {
     pub fn concerns_traffic(&self) -> bool {
         let metadata = &self.metadata;
         let mut finalizers = metadata.finalizers.iter();
-        let written = [keys::CONSIST_ADAPTER_IN_USE, keys::CONSIST_STATUS];
         self.is_managed()
             || finalizers.any(|f| is_clean_finalizer(f))
-            || written
+            || keys::CONSIST_WRITTEN
                 .iter()
                 .any(|key| metadata.annotations.contains_key(*key))
     }

@@ -147,7 +147,7 @@ impl TrafficController {
         let others: Vec<_> = finalizers.filter(|f| !is_clean_finalizer(f)).collect();
         let mut annotations = no_records();
         let mut goes = others.len() < employer.state.finalizers.len();
-        for key in [keys::CONSIST_ADAPTER_IN_USE, keys::CONSIST_STATUS] {
+        for key in keys::CONSIST_WRITTEN {
             if key != keys::CONSIST_STATUS || !report_is_last {
                 goes |= employer.state.employer.annotations.contains_key(key);
                 annotations.insert(key.to_owned(), Value::Null);

@@ -15,18 +15,17 @@ use traffic::{Adapter, AdapterError, Applied, Changes, Control, Employer};
 use super::super::ControllerContext;
 use super::super::cache_waits::UNSYNCED_RETRY;
 use super::call_limits::{CallLimits, CallPermit};
-use super::drain_time;
 use super::mark_writes::{self, MarkResult, MarkWrites};
 use super::plan_clock::PlanClock;
 use super::pods::{self, UnknownPods};
 use super::watched_pods::WatchedPods;
-use crate::api::keys;
 use crate::cluster::objects::cache_positions;
 use crate::cluster::traffic::adapters::NamedAdapter;
 use crate::cluster::traffic::employers::CachedEmployer;
 use crate::cluster::traffic::slices;
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::pod::Pod;
+use crate::domain::traffic::drain_seconds::asked_drain_time;
 use crate::domain::traffic::pod_input::pod_input;
 use crate::domain::traffic::pod_marks::PodMarks;
 use crate::ledger::store::Uid;
@@ -141,7 +140,7 @@ impl Look<'_> {
         let mut wake = self.call(&mut view, &mut pods, memory).await?;
         self.watch(&view, memory);
         let mut summary = Summary::of(&view, memory, self.now());
-        if let Some(error) = invalid_drain_time(&self.seen) {
+        if let Err(error) = asked_drain_time(&self.seen.annotations) {
             summary.last_error.get_or_insert(error);
         }
         let has_marks = self.role != Role::Former;
@@ -187,8 +186,8 @@ impl Look<'_> {
             pod_input(pod, selected, protected)
         });
         let adapter = &*self.named.adapter;
-        let drain = drain_time(&self.seen, adapter);
-        View::new(adapter, &self.seen, Some(drain), inputs.collect())
+        let drain = asked_drain_time(&self.seen.annotations).unwrap_or_default();
+        View::new(adapter, &self.seen, drain, inputs.collect())
     }
 
     /// Makes the calls that are due. Returns the time until the next look.
@@ -397,18 +396,4 @@ impl Look<'_> {
         }
         result
     }
-}
-
-/// What is wrong with the drain time that an employer asks for, if anything.
-fn invalid_drain_time(employer: &Employer) -> Option<String> {
-    let key = keys::CONSIST_DRAIN_SECONDS;
-    let text = employer.annotations.get(key)?;
-    let seconds = text.trim().parse::<u64>().ok();
-    let valid = seconds.is_some_and(|seconds| seconds <= super::MAX_DRAIN_SECONDS);
-    (!valid).then(|| {
-        format!(
-            "annotation {key}: {text:?} is not a number of seconds from 0 to {}; the default of the adapter is used",
-            super::MAX_DRAIN_SECONDS
-        )
-    })
 }

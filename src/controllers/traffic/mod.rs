@@ -33,8 +33,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, info};
+use traffic::Employer;
 use traffic::plan::Memory;
-use traffic::{Adapter, Employer};
 
 use super::ControllerContext;
 use super::cache_waits::{TermStart, UNSYNCED_RETRY, wait_for_pod_cache};
@@ -436,14 +436,3 @@ const UNPREPARED_RETRY: Duration = Duration::from_secs(16);
 const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 /// The least time between two other reports of one employer.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-
-/// How long members of an employer are drained, if it says so.
-fn drain_time(employer: &Employer, adapter: &dyn Adapter) -> Duration {
-    let text = employer.annotations.get(keys::CONSIST_DRAIN_SECONDS);
-    let seconds = text.and_then(|text| text.trim().parse::<u64>().ok());
-    let asked = seconds.filter(|seconds| *seconds <= MAX_DRAIN_SECONDS);
-    asked.map_or_else(|| adapter.settings().drain_time, Duration::from_secs)
-}
-
-/// Longest drain time that an employer can ask for: an hour.
-const MAX_DRAIN_SECONDS: u64 = 3_600;

@@ -48,12 +48,11 @@ impl TrafficController {
         formers: &Formers,
         memory: &mut EmployerMemory,
     ) -> Result<Option<LookResult>, ReconcileOutcome> {
-        let Some(former) = formers.usable.first() else {
+        let next = formers.usable.first();
+        let Some(named) = next.and_then(|name| self.usable(employer, name)) else {
             return Ok(None);
         };
-        let Some(named) = self.usable(employer, former).cloned() else {
-            return Ok(None);
-        };
+        let (named, former) = (named.clone(), &named.name);
         let backend = named.adapter.backend();
         let is_same = !backend.is_empty() && backend == chosen.adapter.backend();
         if is_same {
