@@ -4,8 +4,9 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use operating::api::keys::Family;
+use operating::api::keys::{self, Family};
 use serde_json::json;
+use testbed::pods::is_ready;
 use testbed::{Scope, wait};
 
 use crate::bed::{TrafficBed, alone};
@@ -114,5 +115,42 @@ async fn pod_of_an_update_that_is_followed_by_another_is_drained_again() {
     protected_before(&web, &name, |pod| image(pod) == "app:3").await;
     bed.http.end_faults();
     set.settled().await;
+    web.consistent(2).await;
+}
+
+#[tokio::test]
+async fn pod_of_an_undone_operation_is_available_when_it_serves_again() {
+    let (bed, _guard) = alone().await;
+    let scope = bed.bed.scope("undone").await;
+    let mut part = edge();
+    part["metadata"]["annotations"][keys::CONSIST_DRAIN_SECONDS] = json!("300");
+    let web = Employer::new(&scope, "web", part).await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    web.consistent(2).await;
+    let name = names(&set).await.remove(0);
+    bed.http.state().connections = 3; // the drain takes its whole time
+    scope.begin(&name, ID).await.unwrap();
+    web.until("the drain", |report| report.draining == 1).await;
+    assert_eq!(bed.http.serving(&scope.namespace).len(), 1);
+
+    bed.http.state().pending_groups.insert("http".to_owned());
+    let undo = json!({ (Family::UndoOperationType.key(ID)): ID });
+    scope.label(&name, undo).await.unwrap();
+    web.until("the member to come back", |report| {
+        report.draining == 0 && report.pending > 0
+    })
+    .await;
+    let back = scope
+        .until_pod(&name, "the Pod to be Ready", is_ready)
+        .await;
+    assert!(!web.protects(&back), "no member of it serves");
+    assert!(label(&back, keys::SERVICE_AVAILABLE).is_none(), "{back:?}");
+
+    bed.http.end_faults();
+    let available = |pod: &Pod| label(pod, keys::SERVICE_AVAILABLE).is_some();
+    scope
+        .until_pod(&name, "the Pod to be available", available)
+        .await;
+    assert!(bed.http.serving(&scope.namespace).contains(&name));
     web.consistent(2).await;
 }

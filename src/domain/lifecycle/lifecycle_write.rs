@@ -175,6 +175,14 @@ impl<'a> LifecycleWrite<'a> {
         operations.any(|(id, op)| works(op.phase()) && !worked(id))
     }
 
+    /// Whether the write brings a Pod back that no ID has changed yet: an ID leaves Preparing, and none keeps the Pod off
+    /// traffic any more.
+    pub fn returns_from_preparing(&self) -> bool {
+        let before = self.old.map(stored_phases).unwrap_or_default();
+        let prepared = before.into_values().any(|phase| phase == Phase::Preparing);
+        prepared && !self.all_phases().any(Phase::holds_offline)
+    }
+
     /// Keeps every ID out of Operate in this write, because the write adds the protection of a cooperator (row 5).
     pub fn wait_for_protection(&mut self) {
         self.gates.operable = false;

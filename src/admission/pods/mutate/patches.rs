@@ -81,6 +81,21 @@ pub fn finalizer_patch(request: &Request, finalizers: &[String]) -> Vec<PatchOpe
         .collect()
 }
 
+/// The patch that removes these finalizers from the object of the request.
+pub fn finalizer_removal(request: &Request, finalizers: &[String]) -> Option<PatchOperation> {
+    let raw = request
+        .object
+        .as_deref()
+        .filter(|_| !finalizers.is_empty())?;
+    let object = serde_json::from_str::<Value>(raw.get()).ok()?;
+    let present = object.pointer("/metadata/finalizers")?.as_array()?;
+    let removed = |text: &Value| finalizers.iter().any(|finalizer| *text == **finalizer);
+    let left: Vec<_> = present.iter().filter(|text| !removed(text)).collect();
+    let path = PointerBuf::from_tokens(["metadata", "finalizers"]);
+    let value = json!(left);
+    Some(PatchOperation::Add(AddOperation { path, value }))
+}
+
 /// Whether the Pod of the request has a `spec` to patch. The API server stores no Pod without a spec.
 pub fn has_spec(request: &Request) -> bool {
     #[derive(serde::Deserialize)]

@@ -1,28 +1,39 @@
 //! Protects a Pod in the write by which an operation takes it off traffic. The leader protects a Pod only when all its
 //! members serve. But a Pod may get requests before: one of two ports is pending, or the leader has not seen it yet. With
 //! the protection, the operation waits until the leader has seen that traffic is off.
+//!
+//! An operation that ends before Operate takes the protection with it. Members of the Pod may be off by then, and by the
+//! protection alone the Pod would count as available. The leader adds it again when they serve.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use json_patch::PatchOperation;
 use traffic::{Adapter, Control};
 
-use super::patches::finalizer_patch;
+use super::patches::{finalizer_patch, finalizer_removal};
 use super::{MAX_EXPECTING_EMPLOYERS, PodMutator};
 use crate::admission::review::Request;
 use crate::api::keys;
 use crate::cluster::traffic::employers::CachedEmployer;
 use crate::domain::lifecycle::LifecycleWrite;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Pod, PodCondition};
+use crate::domain::traffic::drain_seconds::asked_drain_time;
 use crate::domain::traffic::names::EmployerName;
-use crate::domain::traffic::pod_marks;
+use crate::domain::traffic::pod_marks::{self, PodMarks, sharing_employer};
 
-/// The write after all steps that can be made at once, and the employers that must protect the Pod in this write.
+/// How far the clock of a node may be from that of the server.
+const CLOCK_SKEW: Duration = Duration::from_secs(30);
+
+/// The write after all steps that can be made at once, and what it changes about the protection of the Pod.
 pub struct Settled<'a> {
     /// The write.
     pub run: LifecycleWrite<'a>,
     /// The employers whose protection is added.
     pub protecting: Vec<EmployerName>,
+    /// The employers whose protection ends with the operation.
+    pub releasing: Vec<EmployerName>,
 }
 
 impl PodMutator {
@@ -38,9 +49,14 @@ impl PodMutator {
             false => Vec::new(),
         };
         if protecting.is_empty() {
+            let releasing = match settled.returns_from_preparing() {
+                true => self.doubtful_protections(new),
+                false => Vec::new(),
+            };
             return Settled {
                 run: settled,
                 protecting,
+                releasing,
             };
         }
         let mut run = run.clone();
@@ -48,7 +64,23 @@ impl PodMutator {
         Settled {
             run: advanced(run),
             protecting,
+            releasing: Vec::new(),
         }
+    }
+
+    /// The employers whose protection does not prove that traffic is on, because the Pod was off.
+    fn doubtful_protections(&self, new: &Pod) -> Vec<EmployerName> {
+        if new.is_terminating() {
+            return Vec::new(); // it could not get the protection again
+        }
+        let selecting = (self.0.traffic.employers).selecting(&new.metadata.namespace, new);
+        let employers = selecting.iter().filter(|e| e.expects_traffic());
+        let names = employers.map(|employer| &employer.name);
+        let doubtful = names.filter(|name| {
+            let marks = PodMarks::of(name, new);
+            marks.expected && marks.protected && sharing_employer(name, new).is_none()
+        });
+        doubtful.cloned().collect()
     }
 
     /// The employers that may send requests to the Pod and do not protect it.
@@ -64,8 +96,8 @@ impl PodMutator {
             // Whoever removes it in this write has seen that traffic is off.
             !has(old)
                 && !has(new)
-                && may_get_requests(employer, new)
-                && pod_marks::sharing_employer(&employer.name, new).is_none()
+                && may_get_requests(employer, new, (self.0.now)())
+                && sharing_employer(&employer.name, new).is_none()
         });
         let mut names: Vec<EmployerName> = Vec::new();
         for employer in unprotected {
@@ -81,13 +113,32 @@ impl PodMutator {
     }
 }
 
-/// Whether requests may go to a Pod that is not protected. Where somebody else changes members, a Pod that is not Ready
-/// gets none, and the leader would let a whole drain time pass for nothing.
-fn may_get_requests(employer: &CachedEmployer, pod: &Pod) -> bool {
+/// Whether requests may go to a Pod that is not protected. Where somebody else changes members, a Pod gets none that has
+/// not been Ready for the drain time, and the leader would let this time pass for nothing.
+fn may_get_requests(employer: &CachedEmployer, pod: &Pod, now: Timestamp) -> bool {
     let adapter = employer.adapter.as_ref().ok().and_then(Option::as_ref);
-    adapter.is_some_and(|named| {
-        named.adapter.settings().control != Control::Observes || pod.is_ready()
-    })
+    let Some(settings) = adapter.map(|named| named.adapter.settings()) else {
+        return false;
+    };
+    let asked = asked_drain_time(&employer.state.employer.annotations);
+    let drain_time = asked.ok().flatten().unwrap_or(settings.drain_time);
+    settings.control != Control::Observes || may_have_been_ready(pod, now, drain_time + CLOCK_SKEW)
+}
+
+/// Whether the Pod is Ready, or may have been within this time. The condition does not tell whether a Pod that is not
+/// Ready has ever been.
+fn may_have_been_ready(pod: &Pod, now: Timestamp, within: Duration) -> bool {
+    let ready = |condition: &&PodCondition| condition.type_ == "Ready";
+    let Some(condition) = pod.status.conditions.iter().find(ready) else {
+        return false; // no kubelet has reported it
+    };
+    let since = condition.last_transition_time.as_deref();
+    let since = since.and_then(|text| text.parse::<Timestamp>().ok());
+    let is_long_ago = |since: Timestamp| {
+        let ago = Duration::try_from(now.duration_since(since));
+        ago.is_ok_and(|ago| ago >= within)
+    };
+    condition.status == "True" || !since.is_some_and(is_long_ago)
 }
 
 /// The annotation by which the Pod also expects these protections. By it the leader finds a Pod whose employer is gone.
@@ -101,8 +152,12 @@ pub fn expect_protections(protecting: &[EmployerName], annotations: &mut BTreeMa
     }
 }
 
-/// The patch that adds the finalizers.
-pub fn protection_patch(request: &Request, protecting: &[EmployerName]) -> Vec<PatchOperation> {
-    let finalizers = protecting.iter().map(EmployerName::finalizer);
-    finalizer_patch(request, &finalizers.collect::<Vec<_>>())
+/// The patch that adds and removes the finalizers.
+pub fn protection_patch(request: &Request, settled: &Settled<'_>) -> Vec<PatchOperation> {
+    let finalizers = |names: &[EmployerName]| -> Vec<String> {
+        names.iter().map(EmployerName::finalizer).collect()
+    };
+    let mut patch = finalizer_patch(request, &finalizers(&settled.protecting));
+    patch.extend(finalizer_removal(request, &finalizers(&settled.releasing)));
+    patch
 }

@@ -310,7 +310,7 @@ impl PodMutator {
         let mut patch = label_patch(request, &labels);
         let annotations = &stored.metadata.annotations;
         patch.extend(annotation_patch(request, asked_annotations, annotations));
-        patch.extend(protection_patch(request, &settled.protecting));
+        patch.extend(protection_patch(request, settled));
         patch.extend(condition.flatten());
         patch
     }

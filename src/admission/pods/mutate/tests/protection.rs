@@ -81,13 +81,46 @@ async fn operation_that_takes_a_pod_off_traffic_protects_it_and_waits() {
 async fn pod_that_no_request_reaches_is_not_protected() {
     let label = |app: &str| json!({ "metadata": { "labels": { "app": app } } });
     let status = |part: Value| json!({ "status": part });
-    let unready = || status(json!({ "conditions": [{ "type": "Ready", "status": "False" }] }));
+    let unready = |since: Value| {
+        let condition = json!({ "type": "Ready", "status": "False", "lastTransitionTime": since });
+        status(json!({ "conditions": [condition] }))
+    };
+    let seconds_ago = |seconds: i64| {
+        let since = jiff::Timestamp::UNIX_EPOCH - jiff::SignedDuration::from_secs(seconds);
+        json!(since.to_string())
+    };
+    let drains = json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): "300" } } });
     let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     let unmanaged = json!({ "metadata": { "labels": Value::Null } });
     let refused = json!({ "spec": { "publishNotReadyAddresses": true } });
     for (what, of_service, of_pod, protected) in [
-        ("unready", edge(), unready(), true),
-        ("unready, observed", json!({}), unready(), false),
+        ("unready", edge(), unready(seconds_ago(200)), true),
+        (
+            "unready, observed",
+            json!({}),
+            unready(seconds_ago(200)),
+            false,
+        ),
+        ("just unready", json!({}), unready(seconds_ago(1)), true),
+        (
+            "of a clock ahead",
+            json!({}),
+            unready(seconds_ago(-20)),
+            true,
+        ),
+        (
+            "unready, drains long",
+            drains,
+            unready(seconds_ago(200)),
+            true,
+        ),
+        ("unready since when?", json!({}), unready(Value::Null), true),
+        (
+            "never reported",
+            json!({}),
+            status(json!({ "conditions": Value::Null })),
+            false,
+        ),
         ("other Pods", edge(), label("api"), false),
         ("unmanaged Service", unmanaged, json!({}), false),
         ("refused Service", refused, json!({}), false),
@@ -141,17 +174,47 @@ async fn only_the_write_that_begins_preparing_protects() {
     assert!(pod["metadata"]["finalizers"].is_null(), "{pod}");
 }
 
-#[tokio::test]
-async fn protection_stays_when_the_operation_is_undone() {
-    let mutator = mutate_with(&[service("web", edge())]);
-    let mut old =
-        granted(&json!({ "metadata": { "labels": { (Family::Preparing.key(ID)): "1" } } }));
-    old["metadata"]["finalizers"] = json!([web()]);
+/// The Pod after an operation in Preparing was undone. `part` changes the Pod before this.
+async fn undone(part: &Value) -> Value {
+    let entry = json!({ "expectedFinalizers": { "Service/shop/web": web() } });
+    let mut old = granted(&json!({
+        "metadata": {
+            "labels": { (Family::Preparing.key(ID)): "1" },
+            "annotations": { (keys::AVAILABLE_CONDITIONS): entry.to_string() },
+            "finalizers": ["example.com/x", web()],
+        },
+    }));
+    json_patch::merge(&mut old, part);
     let mut new = old.clone();
     new["metadata"]["labels"][Family::UndoOperationType.key(ID)] = json!("update");
-    let pod = stored(&mutator, &old, &new).await;
+    let pod = stored(&mutate_with(&[service("web", edge())]), &old, &new).await;
     assert!(!has(&pod, Family::Operating), "{pod}");
-    assert_eq!(pod["metadata"]["finalizers"], json!([web()]));
+    pod
+}
+
+#[tokio::test]
+async fn protection_ends_with_an_operation_that_is_undone_in_preparing() {
+    // A member may be off, so the protection does not show that the Pod serves.
+    let pod = undone(&json!({})).await;
+    assert_eq!(pod["metadata"]["finalizers"], json!(["example.com/x"]));
+}
+
+#[tokio::test]
+async fn undone_operation_leaves_the_protection_that_makes_nothing_available_or_is_still_needed() {
+    let operate = Family::Preparing.key("other");
+    let other = json!({ (Family::Operating.key("other")): "2",
+        (Family::OperationType.key("other")): "update",
+        (Family::OperationPermission.key("update")): "1",
+        (Family::PreChecked.key("other")): "2", (operate): "2" });
+    for (what, part) in [
+        ("not expected", json!({ "annotations": Value::Null })),
+        ("another operation", json!({ "labels": other })),
+        ("other Pods", json!({ "labels": { "app": "api" } })),
+    ] {
+        let pod = undone(&json!({ "metadata": part })).await;
+        let finalizers = pod["metadata"]["finalizers"].as_array().unwrap();
+        assert!(finalizers.contains(&json!(web())), "{what}: {pod}");
+    }
 }
 
 #[tokio::test]
