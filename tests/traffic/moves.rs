@@ -10,6 +10,7 @@ use testbed::wait;
 
 use crate::bed::{TrafficBed, alone};
 use crate::fixtures::{Employer, names, serving_by};
+use crate::policies::Policy;
 
 /// The annotation that chooses an adapter.
 fn adapter(name: &str) -> Value {
@@ -101,6 +102,32 @@ async fn move_between_adapters_of_one_load_balancer_changes_no_member() {
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(bed.http.serving(&scope.namespace), pods);
     assert!(bed.http.state().cut.is_empty());
+}
+
+/// The end of the move can't be recorded. The new adapter goes on, and the report tells why the move does not end.
+#[tokio::test]
+async fn refused_record_of_a_move_does_not_hold_up_the_new_adapter() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-refused").await;
+    let (web, _set) = serving_by(&scope, "edge", 2).await;
+    let key = keys::CONSIST_ADAPTER_IN_USE;
+    let record = |object: &str| format!("{object}.metadata.annotations['{key}']");
+    let (old, new) = (record("oldObject"), record("object"));
+    let passes = format!("size({new}) >= size({old})");
+    let policy = Policy::new(&scope, ("UPDATE", "services"), &passes, "Invalid").await;
+    web.edit(adapter("passing")).await;
+    web.until("the refusal, and the members", |report| {
+        let error = report.last_error.as_deref().unwrap_or_default();
+        let refused = error.contains("not as long as the test says so");
+        refused && report.adapter == "passing" && report.registered == 2
+    })
+    .await;
+    policy.lift().await;
+    wait::until("the end of the move", async || {
+        in_use(&web).await == "passing"
+    })
+    .await;
+    web.consistent(2).await;
 }
 
 /// A former adapter that is not configured any more can't be asked, so Pods wait until it is back.

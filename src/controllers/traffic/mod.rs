@@ -8,6 +8,7 @@
 //! | `moves` | moves of employers from one adapter to another |
 //! | `plan_clock` | the time of the plan, which never jumps |
 //! | `call_limits` | bounds the calls of each adapter |
+//! | `release` | ends the management of an employer: removes the marks of its Pods and its finalizer |
 //! | `pods` | the Pods of an employer, and those that are gone |
 //! | `mark_writes` | writes the marks of Pods |
 //! | `employer_writes` | writes the finalizer, the report and the Events of an employer |
@@ -23,6 +24,7 @@ mod moves;
 mod object_writes;
 mod plan_clock;
 mod pods;
+mod release;
 mod watched_pods;
 mod write_history;
 
@@ -37,15 +39,13 @@ use traffic::Employer;
 use traffic::plan::Memory;
 
 use super::ControllerContext;
-use super::cache_waits::{TermStart, UNSYNCED_RETRY, wait_for_pod_cache};
+use super::cache_waits::{TermStart, wait_for_pod_cache};
 use crate::api::keys;
 use crate::cluster::traffic::adapters::NamedAdapter;
 use crate::cluster::traffic::employers::CachedEmployer;
 use crate::cluster::traffic::slices;
 use crate::cluster::work_queue::ReconcileOutcome;
-use crate::domain::pod::Pod;
-use crate::domain::traffic::names::EmployerName;
-use crate::domain::traffic::pod_marks::PodMarks;
+use crate::domain::traffic::names::{EmployerName, SERVICE};
 use crate::domain::traffic::report::EmployerReport;
 use call_limits::CallLimits;
 use look::{Look, LookResult, Role};
@@ -86,7 +86,10 @@ impl TrafficController {
     /// Creates the controller of one term.
     pub fn new(context: Arc<ControllerContext>, watched: Arc<WatchedPods>) -> Arc<Self> {
         let starts = context.traffic.employers.kinds().map(|cache| {
-            let paths = vec![cache.path, slices::WATCH_PATH];
+            let mut paths = vec![cache.path];
+            if cache.kind.kind == SERVICE {
+                paths.push(slices::WATCH_PATH); // the slices of `endpoints` are those of Services
+            }
             (cache.kind.kind.clone(), TermStart::for_paths(paths))
         });
         let clock = PlanClock::new((context.now)());
@@ -202,10 +205,8 @@ impl TrafficController {
         memory.plans.insert(chosen.name.clone(), plan);
         let mut result = looked?;
         if deleting || result.is_settled {
-            let retired = self
-                .retire_next(&employer, chosen, &formers, memory)
-                .await?;
-            result.add_former(retired);
+            let retired = self.retire_next(&employer, chosen, &formers, memory).await;
+            self.add_retired(&employer.name, retired, &mut result)?;
         }
         if let Some(error) = formers.unknown_error().filter(|_| !deleting) {
             result.summary.last_error.get_or_insert(error);
@@ -340,90 +341,6 @@ impl TrafficController {
         let wake = later.map_or(pause, |later| later.min(pause));
         Ok(ReconcileOutcome::After(wake))
     }
-
-    /// An employer gives up the management of its traffic: Pods lose their marks, and the employer its finalizer.
-    /// Members stay registered, so that nobody who serves is taken off.
-    async fn release_employer(
-        &self,
-        employer: &CachedEmployer,
-        memory: &mut EmployerMemory,
-    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
-        memory.plans.clear();
-        let marked = pods::marked_pods(&self.context, &employer.name);
-        match self.release_pods(&employer.name, marked, memory).await? {
-            Released::All => {
-                self.finish(employer).await?;
-                Ok(ReconcileOutcome::Done)
-            }
-            Released::Some(pause, Some(error)) => {
-                self.report_failure(employer, &error, pause, memory).await
-            }
-            Released::Some(pause, None) => Ok(ReconcileOutcome::After(pause)),
-        }
-    }
-
-    /// The cache does not have the employer. Only the API server can tell that it is gone, or that it has given up the
-    /// management of its traffic: the cache may be late.
-    async fn release_pods_of_none(
-        &self,
-        name: &EmployerName,
-        memory: &mut EmployerMemory,
-    ) -> Result<ReconcileOutcome, ReconcileOutcome> {
-        let mut marked = pods::marked_pods(&self.context, name);
-        if marked.is_empty() && memory.marked.is_empty() {
-            self.watched.set(name, HashSet::new());
-            memory.mark_writes.clear();
-            return Ok(ReconcileOutcome::Done);
-        }
-        match self.read_employer(name).await? {
-            Some(live) if live.concerns_traffic() => {
-                return Ok(ReconcileOutcome::After(UNSYNCED_RETRY));
-            }
-            // It may have been replaced by its manifest while nobody led. Without its label, no program of this form
-            // manages it. A finalizer alone may be that of another program.
-            Some(_) if memory.marked.is_empty() => {
-                marked.retain(|pod| PodMarks::of(name, pod).expected);
-            }
-            _ => {}
-        }
-        Ok(match self.release_pods(name, marked, memory).await? {
-            Released::All => ReconcileOutcome::Done,
-            Released::Some(pause, _) => ReconcileOutcome::After(pause),
-        })
-    }
-
-    /// Removes all marks of an employer from the Pods of the cache that are `marked`, and from those that it has lost.
-    async fn release_pods(
-        &self,
-        name: &EmployerName,
-        mut marked: Vec<Arc<Pod>>,
-        memory: &mut EmployerMemory,
-    ) -> Result<Released, ReconcileOutcome> {
-        let (lost, unread) = pods::read_lost_pods(&self.context, name, &memory.marked).await?;
-        marked.extend(lost);
-        let writes = &mut memory.mark_writes;
-        let result = mark_writes::release_all(&self.context, name, &marked, writes).await;
-        if result.moved {
-            return Err(ReconcileOutcome::Retry);
-        }
-        if let Some(pause) = result.again {
-            return Ok(Released::Some(pause, result.error));
-        }
-        memory.marked = unread;
-        if !memory.marked.is_empty() {
-            return Ok(Released::Some(UNSYNCED_RETRY, None));
-        }
-        self.watched.set(name, HashSet::new());
-        Ok(Released::All)
-    }
-}
-
-/// Which Pods have lost their marks.
-enum Released {
-    /// All.
-    All,
-    /// Not all. Contains the pause before the others, and why they still have marks.
-    Some(Duration, Option<String>),
 }
 
 /// The shortest pause before a refused write of an employer is repeated.

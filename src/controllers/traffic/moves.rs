@@ -1,10 +1,11 @@
 //! Moves of employers from one adapter to another: the new one registers all members before the former one removes its
 //! own.
 
+use tokio::time::Instant;
 use traffic::Adapter;
 
 use super::look::{LookResult, Role};
-use super::{EmployerMemory, TrafficController};
+use super::{EmployerMemory, MIN_RETRY, TrafficController};
 use crate::api::keys;
 use crate::cluster::traffic::adapters::NamedAdapter;
 use crate::cluster::traffic::employers::CachedEmployer;
@@ -75,6 +76,29 @@ impl TrafficController {
             }
         }
         Ok(Some(retired))
+    }
+
+    /// Adds what a former adapter came to. If the record of it can't be written, the present adapter goes on, and the
+    /// report tells why.
+    pub(super) fn add_retired(
+        &self,
+        name: &EmployerName,
+        retired: Result<Option<LookResult>, ReconcileOutcome>,
+        result: &mut LookResult,
+    ) -> Result<(), ReconcileOutcome> {
+        let outcome = match retired {
+            Ok(former) => {
+                result.add_former(former);
+                return Ok(());
+            }
+            Err(outcome) => outcome,
+        };
+        let problem = self.object_writes.take_problem(name).ok_or(outcome)?;
+        let again = problem.next.saturating_duration_since(Instant::now());
+        let again = again.max(MIN_RETRY);
+        result.wake = Some(result.wake.map_or(again, |wake| wake.min(again)));
+        result.summary.last_error.get_or_insert(problem.text);
+        Ok(())
     }
 }
 
