@@ -6,6 +6,7 @@
 //! | `facts` | the data of both |
 //! | `stored` | what a stored Service says about its traffic |
 //! | `pod_traffic` | what the employers say about a Pod that waits for them |
+//! | `pod_needs` | what the lifecycle and the kubelet want of the traffic of a Pod |
 //! | `service_pods` | the Pods that a Service selects or has marked |
 //! | `problems` | why the traffic of a Service is not managed as it should be, with remedies |
 //! | `waits` | since when a Pod waits for its traffic |
@@ -13,6 +14,7 @@
 //! | `summary` | the answer about a Service in one sentence, and what happens next |
 
 pub mod facts;
+mod pod_needs;
 mod pod_traffic;
 mod problems;
 mod service_pods;
