@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::tree_node::TreeNode;
 use crate::domain::diagnosis::traffic::facts::{
-    PodNames, PodTrafficFacts, ProblemFacts, ServiceDiagnosis, ServiceFacts,
+    PodNames, PodTrafficFacts, ProblemFacts, ServiceDiagnosis, ServiceFacts, ServicePods,
 };
 use crate::domain::messages;
 use crate::domain::traffic::report::WaitingMember;
@@ -25,20 +25,13 @@ pub fn pod_traffic_node(facts: &PodTrafficFacts, now: Timestamp) -> TreeNode {
 pub fn render_service(all: &ServiceDiagnosis, now: Timestamp) -> String {
     let mut tree = vec![service_node(all, now)];
     tree.extend(all.waiting.iter().map(member_node));
-    if all.unlisted > 0 {
-        let text = format!("{} more members wait, not listed here", all.unlisted);
-        tree.push(TreeNode::leaf(text));
-    }
+    tree.extend(unlisted_node(all));
     let pods = all.pods.iter();
     tree.extend(
         pods.clone()
             .flat_map(|pods| {
-                let protected = "protected by its finalizer, because traffic is on";
                 let awaiting = "not available before traffic is on";
-                [
-                    names_node(&pods.protected, protected),
-                    names_node(&pods.awaiting, awaiting),
-                ]
+                [protected_node(pods), names_node(&pods.awaiting, awaiting)]
             })
             .flatten(),
     );
@@ -61,7 +54,7 @@ fn error_node(facts: &PodTrafficFacts, now: Timestamp) -> Option<TreeNode> {
         .map(|at| match at.duration_since(now).as_secs() {
             remaining @ 1.. => format!("next try in {}", messages::format_age(remaining)),
             // The report is not written again for each try.
-            _ => "the call is repeated again and again".to_owned(),
+            _ => "the server that leads repeats the call again and again".to_owned(),
         });
     let parts: Vec<_> = error.into_iter().chain(next_try).collect();
     (!parts.is_empty()).then(|| TreeNode::leaf(parts.join("; ")))
@@ -86,8 +79,10 @@ fn service_node(all: &ServiceDiagnosis, now: Timestamp) -> TreeNode {
             formers.join(", ")
         )
     }));
+    let drain_error = all.service.drain_error.as_ref();
     let drain = all.service.drain_seconds.as_ref();
-    states.extend(drain.map(|seconds| format!("drain time {seconds} s")));
+    let drain = drain.filter(|_| drain_error.is_none());
+    states.extend(drain.map(|seconds| format!("drain time {} s", seconds.trim())));
     let deleting = all.service.deleting_since;
     states.extend(
         deleting.map(|since| format!("being deleted for {}", messages::format_ago(since, now))),
@@ -101,7 +96,7 @@ fn service_node(all: &ServiceDiagnosis, now: Timestamp) -> TreeNode {
     });
     TreeNode::new(
         format!("Service {namespace}/{name}: {}", states.join(", ")),
-        selected,
+        selected.into_iter().chain(drain_error.map(TreeNode::leaf)),
     )
 }
 
@@ -116,13 +111,48 @@ fn member_node(member: &WaitingMember) -> TreeNode {
     )
 }
 
-/// Pods with something in common. `None` if there are none.
-fn names_node(pods: &PodNames, state: &str) -> Option<TreeNode> {
+/// What the report counts and does not list. `None` if it lists everything.
+fn unlisted_node(all: &ServiceDiagnosis) -> Option<TreeNode> {
+    let text = match all.unlisted {
+        0 => return None,
+        1 => "1 more member or Pod waits, which the report does not list".to_owned(),
+        count => format!("{count} more members or Pods wait, which the report does not list"),
+    };
+    let pods = &all.unlisted_pods;
+    let named = format!("Pods that wait and are not listed: {}", names_text(pods));
+    let named = (pods.count > 0).then(|| TreeNode::leaf(named));
+    Some(TreeNode::new(text, named))
+}
+
+/// The Pods that the Service protects, and below those that should be off traffic. `None` if there are none.
+fn protected_node(pods: &ServicePods) -> Option<TreeNode> {
+    let count = messages::count_pods_with_verb(pods.protected.count, "is", "are");
+    let names = names_text(&pods.protected);
+    let verbs = match pods.leaving.count {
+        1 => "should be off traffic, and keeps",
+        _ => "should be off traffic, and keep",
+    };
+    let leaving = format!(
+        "{} of them {verbs} the finalizer until the load balancer agrees: {}",
+        pods.leaving.count,
+        names_text(&pods.leaving)
+    );
+    let leaving = (pods.leaving.count > 0).then(|| TreeNode::leaf(leaving));
+    let title = format!("{count} protected by its finalizer: {names}");
+    (pods.protected.count > 0).then(|| TreeNode::new(title, leaving))
+}
+
+fn names_text(pods: &PodNames) -> String {
     let first = pods.names.join(", ");
-    let names = match pods.count - pods.names.len() {
+    match pods.count - pods.names.len() {
         0 => first,
         more => format!("{first} and {more} more"),
-    };
+    }
+}
+
+/// Pods with something in common. `None` if there are none.
+fn names_node(pods: &PodNames, state: &str) -> Option<TreeNode> {
+    let names = names_text(pods);
     let count = messages::count_pods_with_verb(pods.count, "is", "are");
     (pods.count > 0).then(|| TreeNode::leaf(format!("{count} {state}: {names}")))
 }

@@ -66,7 +66,7 @@ impl Adapters {
             if *known != kind {
                 return Err(format!(
                     "adapter {}: kind {} exists in another API group or version for another adapter; one server can \
-                     manage only one of them",
+                     manage only one of them, so remove one of both adapters",
                     named.name, kind.kind
                 ));
             }
@@ -83,7 +83,7 @@ impl Adapters {
         {
             let names = adapters.names();
             return Err(format!(
-                "default: no adapter is named {name}; write one of {names}"
+                "default: no adapter is named {name:?}; write one of {names}, or none"
             ));
         }
         adapters.default = default;

@@ -14,6 +14,7 @@ use super::TrafficController;
 use super::object_writes::{self, ObjectWrite};
 use crate::api::keys;
 use crate::api_request::ApiFailure;
+use crate::cluster::events::EventRecorder;
 use crate::cluster::request_path::ResourcePath;
 use crate::cluster::traffic::EmployerObject;
 use crate::cluster::traffic::employers::{CachedEmployer, is_clean_finalizer};
@@ -123,9 +124,7 @@ impl TrafficController {
             "adapter {former} is not configured any more, so the members that it may have registered stay registered; \
              remove them by hand"
         );
-        self.context
-            .events
-            .record_event(&about, true, FAILED_REASON, &message);
+        record_failure(&self.context.events, &about, &message);
     }
 
     /// Removes everything of ResourceConsist from an employer that has no marks and no members any more.
@@ -193,9 +192,7 @@ impl TrafficController {
         if let Some(error) = &report.last_error {
             let about = reference(self.kind_of(employer), employer);
             let message = format!("traffic is not as the Pods need: {error}");
-            self.context
-                .events
-                .record_event(&about, true, FAILED_REASON, &message);
+            record_failure(&self.context.events, &about, &message);
         }
         let text = serde_json::to_string(report).unwrap_or_default();
         let annotations = json!({ (keys::CONSIST_STATUS): text });
@@ -315,6 +312,12 @@ impl TrafficController {
     }
 }
 
+/// Tells users of a failure. Each text is an Event of its own, because a Service can have several failures at once: one of
+/// a Pod, one of its load balancer, and members that are left.
+fn record_failure(events: &EventRecorder, about: &ObjectReference, message: &str) {
+    events.record_distinct_event(about, true, FAILED_REASON, message);
+}
+
 /// The conditions of a released Service without ours; `None` if nothing has to be written.
 fn conditions_without_ours(employer: &CachedEmployer) -> Option<Vec<Condition>> {
     let conditions = &employer.state.conditions;
@@ -349,5 +352,54 @@ fn reference(kind: Option<&EmployerKind>, employer: &CachedEmployer) -> ObjectRe
         name: Some(employer.name.name.clone()),
         uid: Some(employer.state.employer.uid.clone()),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+    use testbed::api::FakeApi;
+
+    use super::*;
+
+    /// The messages of the Events that are created when these failures of these Services are told within a second.
+    async fn created(failures: &[(&str, String)]) -> Vec<String> {
+        let api = FakeApi::default();
+        let events = EventRecorder::new(api.client(), || Timestamp::UNIX_EPOCH);
+        for (service, message) in failures {
+            let about = ObjectReference {
+                namespace: Some("shop".to_owned()),
+                name: Some((*service).to_owned()),
+                uid: Some((*service).to_owned()),
+                ..ObjectReference::default()
+            };
+            record_failure(&events, &about, message);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let bodies = api.bodies("POST /api/v1/namespaces/shop/events");
+        let message = |body: &Value| body["message"].as_str().unwrap().to_owned();
+        bodies.iter().map(message).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_failure_of_each_service_is_an_event() {
+        let (pod, left) = ("Pod web-0: no port".to_owned(), "members stay".to_owned());
+        let failures = [
+            ("web", pod.clone()),
+            ("web", left.clone()),
+            ("web", pod.clone()),
+            ("api", pod.clone()),
+        ];
+        let told = created(&failures).await;
+        assert_eq!(told, [pod.clone(), left, pod], "once each");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_that_always_differ_are_no_flood() {
+        let failures: Vec<_> = (0..100).map(|n| ("web", format!("request {n}"))).collect();
+        assert_eq!(created(&failures).await.len(), 21);
     }
 }

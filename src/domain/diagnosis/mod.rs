@@ -14,6 +14,7 @@
 //! | `pod_jobs` | the OperationJobs that are not finished with the Pod |
 //! | `operationjob` | why an OperationJob waits |
 //! | `traffic` | what the Services of a Pod say about its traffic, and why the traffic of a Service waits |
+//! | `stamps` | the times in objects and labels |
 //! | `budget` | the gauges of rule objects, the tightest first |
 //! | `wait_notices` | which waits cause an Event |
 
@@ -33,6 +34,7 @@ mod pod_jobs;
 #[cfg(test)]
 mod pod_jobs_tests;
 mod rules;
+mod stamps;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -49,6 +51,7 @@ pub use facts::Diagnosis;
 use facts::{ClaimFacts, PodFacts};
 pub use owner::may_be_bounded;
 pub use pod_context::PodContext;
+use stamps::{parse_stamp, parse_time};
 
 use super::lifecycle::{LifecycleWrite, Phase, min_ready, restarts, stored_phases};
 use super::pod::Pod;
@@ -331,18 +334,4 @@ fn claim_facts(observed: &ObservedPod) -> Vec<ClaimFacts> {
             since: claim.since.0,
         })
         .collect()
-}
-
-fn parse_time(text: &str) -> Option<Timestamp> {
-    text.parse().ok()
-}
-
-/// A smaller label value is not a time: somebody wrote another value, such as `true` or `1`.
-const EARLIEST_STAMP: i64 = 946_684_800; // the year 2000
-
-/// The time in the value of a label, in nanoseconds since 1970 (contract 3.1). `None` if the value is not a time.
-fn parse_stamp(value: Option<&str>) -> Option<Timestamp> {
-    let nanos: i128 = value?.parse().ok()?;
-    let time = Timestamp::from_nanosecond(nanos).ok()?;
-    (time.as_second() >= EARLIEST_STAMP).then_some(time)
 }

@@ -44,8 +44,10 @@ pub struct ServiceDiagnosis {
     pub counts: MemberCounts,
     /// Members that are not as they should be, at most ten. Their messages also say how much time is left.
     pub waiting: Vec<WaitingMember>,
-    /// How many more such members there are.
+    /// How many more members and Pods wait than the report lists.
     pub unlisted: usize,
+    /// Pods that wait for their traffic and that the report does not list. Empty if it lists all that it counts.
+    pub unlisted_pods: PodNames,
     /// The last failure of the adapter, until a call succeeds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
@@ -90,6 +92,9 @@ pub struct ServiceFacts {
     /// missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_seconds: Option<String>,
+    /// Why this annotation has no effect. Absent if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_error: Option<String>,
     /// Since when the Service is being deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deleting_since: Option<Timestamp>,
@@ -117,8 +122,10 @@ pub struct MemberCounts {
 pub struct ServicePods {
     /// How many managed Pods the Service selects.
     pub selected: usize,
-    /// Pods with the finalizer of the Service: traffic is on, and no operation begins on them.
+    /// Pods with the finalizer of the Service: no operation begins on them.
     pub protected: PodNames,
+    /// Those of them that should be off traffic. They keep the finalizer until the load balancer agrees.
+    pub leaving: PodNames,
     /// Pods that are not available before they have the finalizer of the Service, and do not have it.
     pub awaiting: PodNames,
 }

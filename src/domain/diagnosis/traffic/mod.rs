@@ -6,15 +6,19 @@
 //! | `facts` | the data of both |
 //! | `stored` | what a stored Service says about its traffic |
 //! | `pod_traffic` | what the employers say about a Pod that waits for them |
+//! | `pod_needs` | what the lifecycle and the kubelet want of the traffic of a Pod |
 //! | `service_pods` | the Pods that a Service selects or has marked |
 //! | `problems` | why the traffic of a Service is not managed as it should be, with remedies |
-//! | `waits` | since when a Pod waits for its traffic, for metrics |
+//! | `waits` | since when a Pod waits for its traffic |
+//! | `stale` | how a report that nobody keeps up to date is recognised |
 //! | `summary` | the answer about a Service in one sentence, and what happens next |
 
 pub mod facts;
+mod pod_needs;
 mod pod_traffic;
 mod problems;
 mod service_pods;
+mod stale;
 mod stored;
 mod summary;
 mod waits;
@@ -22,12 +26,13 @@ mod waits;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 
-use self::facts::{MemberCounts, ServiceDiagnosis, ServiceFacts};
+use self::facts::{MemberCounts, PodNames, ServiceDiagnosis, ServiceFacts};
 pub use self::pod_traffic::{awaited_employers, describe_first, employer_title, pod_traffic_facts};
 pub use self::stored::selector;
 pub use self::waits::{Direction, traffic_wait};
 use crate::api::keys;
 use crate::domain::pod::Pod;
+use crate::domain::traffic::drain_seconds::asked_drain_time;
 use crate::domain::traffic::names::EmployerName;
 use crate::domain::traffic::report::WaitingMember;
 
@@ -69,6 +74,11 @@ pub fn diagnose_service(observed: &ObservedService, now: Timestamp) -> ServiceDi
         .pods
         .as_ref()
         .map(|pods| service_pods::service_pods(service, pods));
+    let unlisted = (report.pending + report.draining).saturating_sub(report.waiting.len());
+    let unlisted_pods = match unlisted {
+        0 => PodNames::default(),
+        _ => service_pods::unlisted(observed, &report),
+    };
     let waiting = report.waiting.iter().cloned();
     let waiting = waiting.map(|member| WaitingMember {
         message: stored::member_text(&member, now),
@@ -84,10 +94,11 @@ pub fn diagnose_service(observed: &ObservedService, now: Timestamp) -> ServiceDi
             failed: report.failed,
         },
         waiting: waiting.collect(),
-        unlisted: (report.pending + report.draining).saturating_sub(report.waiting.len()),
+        unlisted,
+        unlisted_pods,
         last_error: report.last_error.clone(),
         next_try: report.next_try,
-        problems: problems::problems(observed, pods.as_ref()),
+        problems: problems::problems(observed, pods.as_ref(), now),
         pods,
         next: Vec::new(),
         notes: observed.notes.clone(),
@@ -110,6 +121,10 @@ fn service_facts(service: &Service) -> ServiceFacts {
         wanted_adapter: annotation(keys::CONSIST_ADAPTER),
         former_adapters: stored::former_adapters(service),
         drain_seconds: annotation(keys::CONSIST_DRAIN_SECONDS),
+        drain_error: metadata
+            .annotations
+            .as_ref()
+            .and_then(|annotations| asked_drain_time(annotations).err()),
         deleting_since: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         finalizers: metadata.finalizers.clone().unwrap_or_default(),
     }

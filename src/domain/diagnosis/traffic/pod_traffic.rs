@@ -5,10 +5,10 @@ use k8s_openapi::api::core::v1::Service;
 
 use super::AwaitedEmployer;
 use super::facts::PodTrafficFacts;
-use super::stored;
+use super::pod_needs::{is_leaving, missing_keys};
+use super::{stale, stored};
 use crate::api::keys;
-use crate::domain::lifecycle::service_obstacles::{self, ServiceObstacle};
-use crate::domain::lifecycle::{Phase, stored_phases};
+use crate::domain::messages;
 use crate::domain::pod::Pod;
 use crate::domain::traffic::names::{EmployerName, SERVICE};
 use crate::domain::traffic::pod_marks::{self, PodMarks};
@@ -28,34 +28,6 @@ pub fn awaited_employers(pod: &Pod) -> Vec<EmployerName> {
         false => missing.contains(&name.key()),
     });
     awaited
-}
-
-/// Whether the Pod waits for its traffic to go off.
-pub fn is_leaving(pod: &Pod) -> bool {
-    let is_preparing = || {
-        stored_phases(pod)
-            .values()
-            .any(|phase| *phase == Phase::Preparing)
-    };
-    pod.is_terminating() || is_preparing()
-}
-
-/// The keys of the finalizers that a Pod lacks, if the kubelet and the lifecycle want it on traffic.
-pub fn missing_keys(pod: &Pod) -> Vec<String> {
-    if !pod.is_managed() || !pod.is_ready() || pod.is_finished() {
-        return Vec::new();
-    }
-    let phases = stored_phases(pod);
-    let completing = phases
-        .iter()
-        .filter(|(_, phase)| **phase == Phase::Completing);
-    let completing: Vec<&str> = completing.map(|(id, _)| id.as_str()).collect();
-    let obstacles = service_obstacles::service_obstacles(pod, &completing).into_iter();
-    let key = |obstacle| match obstacle {
-        ServiceObstacle::Finalizer(key, _) => Some(key),
-        _ => None,
-    };
-    obstacles.filter_map(key).collect()
 }
 
 /// What each employer says about the Pod.
@@ -186,14 +158,23 @@ fn reported(
         .map(|member| stored::member_text(member, now))
         .collect();
     says.extend(held_by_move(pod, formers));
+    let overlooked = says.is_empty().then(|| stale::overlooks(&report, pod, now));
+    let overlooked = overlooked.flatten();
+    if let Some((_, since)) = overlooked {
+        says.push(format!(
+            "its report is out of date: it says that nothing waits, but the Pod has waited for {}",
+            messages::format_ago(since, now)
+        ));
+    }
     if says.is_empty() {
         says.push(silence(&report));
     }
-    let remedy = format!("{} says how to choose an adapter", why_command(name));
+    let choose = || format!("{} says how to choose an adapter", why_command(name));
+    let no_adapter = report.adapter.is_empty().then(choose);
     PodTrafficFacts {
         employer: name.key(),
         service: Some(name.name.clone()),
-        remedy: report.adapter.is_empty().then_some(remedy),
+        remedy: no_adapter.or_else(|| overlooked.map(|_| stale::REMEDY.to_owned())),
         adapter: Some(report.adapter).filter(|adapter| !adapter.is_empty()),
         says,
         last_error: report.last_error,
@@ -365,6 +346,25 @@ mod tests {
             !says(&pod(json!({}))).contains(held),
             "it waits for traffic to go on"
         );
+    }
+
+    #[test]
+    fn report_that_misses_a_long_wait_is_out_of_date() {
+        let says = |report: Value, minutes: i64| {
+            let annotations = json!({ (keys::CONSIST_STATUS): report.to_string() });
+            let metadata = json!({ "deletionTimestamp": "1970-01-01T00:00:00Z", "finalizers": [web().finalizer()] });
+            let pod = pod(json!({ "metadata": metadata }));
+            let now = Timestamp::from_second(minutes * 60).unwrap();
+            let facts = pod_traffic_facts(&pod, &[awaited(web(), annotations)], now).remove(0);
+            (facts.says[0].contains("out of date"), facts.remedy)
+        };
+        let quiet = json!({ "adapter": "edge", "registered": 1 });
+        let (is_old, remedy) = says(quiet.clone(), 2);
+        assert!(is_old && remedy.unwrap().contains("that a server leads"));
+        let trails = says(quiet, 1);
+        assert_eq!(trails, (false, None), "a report may trail a little");
+        let busy = json!({ "adapter": "edge", "draining": 1 });
+        assert_eq!(says(busy, 2), (false, None));
     }
 
     #[test]

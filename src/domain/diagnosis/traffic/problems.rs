@@ -1,16 +1,22 @@
 //! Why the traffic of a Service is not managed as it should be, with remedies.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 
 use super::ObservedService;
 use super::facts::{ProblemFacts, ServicePods};
-use super::stored;
+use super::waits::Direction;
+use super::{stale, stored};
 use crate::api::keys;
 use crate::domain::messages;
 use crate::domain::traffic::report::EmployerReport;
 
 /// The problems of a Service. The cause that explains most comes first.
-pub fn problems(observed: &ObservedService, pods: Option<&ServicePods>) -> Vec<ProblemFacts> {
+pub fn problems(
+    observed: &ObservedService,
+    pods: Option<&ServicePods>,
+    now: Timestamp,
+) -> Vec<ProblemFacts> {
     let service = &observed.service;
     if !stored::is_managed(service) {
         return vec![unmanaged(service)];
@@ -22,6 +28,7 @@ pub fn problems(observed: &ObservedService, pods: Option<&ServicePods>) -> Vec<P
     let selection = pods.and_then(|pods| selects_nothing(observed, pods, &report));
     failure(service, &report)
         .into_iter()
+        .chain(out_of_date(observed, &report, now))
         .chain(selection)
         .collect()
 }
@@ -85,6 +92,28 @@ fn unreported(service: &Service) -> ProblemFacts {
              ResourceConsist"
         ),
     )
+}
+
+/// The problem that nobody keeps the report up to date.
+fn out_of_date(
+    observed: &ObservedService,
+    report: &EmployerReport,
+    now: Timestamp,
+) -> Option<ProblemFacts> {
+    let (pod, direction, since) = stale::overlooked_pod(observed, report, now)?;
+    let direction = match direction {
+        Direction::Off => "off",
+        Direction::On => "on",
+    };
+    Some(problem(
+        format!(
+            "its report is out of date: it says that nothing waits, but {} has waited for {} for its traffic to go \
+             {direction}",
+            pod.metadata.name,
+            messages::format_ago(since, now)
+        ),
+        stale::REMEDY,
+    ))
 }
 
 /// The failure that the report names.

@@ -72,7 +72,7 @@ pub fn next_steps(diagnosis: &ServiceDiagnosis, now: Timestamp) -> Vec<String> {
                 messages::format_age(remaining)
             ),
             // The report is not written again for each try.
-            _ => "the server repeats the failed call again and again".to_owned(),
+            _ => "the server that leads repeats the failed call again and again".to_owned(),
         });
     }
     let problems = diagnosis.problems.iter();
@@ -117,7 +117,7 @@ mod tests {
         };
         let next = "the server repeats the failed call in 5s";
         assert_eq!(steps("1970-01-01T00:01:05Z"), [next]);
-        let over = "the server repeats the failed call again and again";
+        let over = "the server that leads repeats the failed call again and again";
         assert_eq!(steps("1970-01-01T00:00:30Z"), [over]);
     }
 

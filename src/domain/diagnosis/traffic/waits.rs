@@ -2,8 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::super::{parse_stamp, parse_time};
-use super::pod_traffic;
+use super::super::stamps::{parse_stamp, parse_time};
+use super::pod_needs::{is_leaving, missing_keys};
 use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::{Phase, stored_phases};
 use crate::domain::pod::Pod;
@@ -23,11 +23,11 @@ pub fn traffic_wait(pod: &Pod) -> Option<(Direction, Timestamp)> {
     let is_protected = finalizers
         .iter()
         .any(|f| f.starts_with(keys::PROTECTION_FINALIZER_PREFIX));
-    if is_protected && pod_traffic::is_leaving(pod) {
+    if is_protected && is_leaving(pod) {
         return leaves_since(pod).map(|since| (Direction::Off, since));
     }
     let may_miss = pod.annotation(keys::AVAILABLE_CONDITIONS).is_some();
-    if may_miss && !pod.is_terminating() && !pod_traffic::missing_keys(pod).is_empty() {
+    if may_miss && !pod.is_terminating() && !missing_keys(pod).is_empty() {
         return ready_since(pod).map(|since| (Direction::On, since));
     }
     None

@@ -48,7 +48,15 @@ async fn requests_fit_the_file() {
     let double = Double::start().await;
     let adapter = double.adapter(json!({"forwardLabels": ["tier"]}));
     let (small_employer, small_pod) = small();
-    for (employer, pod) in [(employer(), pod(1)), (small_employer, small_pod)] {
+    let route = Employer {
+        kind: "Route".into(),
+        ..Employer::default()
+    };
+    for (employer, pod) in [
+        (employer(), pod(1)),
+        (small_employer, small_pod),
+        (route, pod(1)),
+    ] {
         let _ = adapter.observe(&employer, &[pod, Pod::default()]).await;
         fits("ObserveRequest", &double.last().json());
         adapter.apply(&employer, &changes()).await;
