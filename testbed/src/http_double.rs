@@ -327,7 +327,6 @@ mod tests {
                 name: "web".to_owned(),
             },
             weight: 100,
-            attributes: BTreeMap::new(),
         }
     }
 

@@ -80,7 +80,7 @@ fn stays(view: &View, memory: &Memory, known: &Known, behind: Option<&PodInput>)
     let Some(input) = behind else { return false };
     let uid = &input.pod.id.uid;
     let at_pod = input.pod.addresses.contains(&known.member.key.address);
-    at_pod && view.serves(uid) && !memory.serves(view, uid)
+    at_pod && view.should_serve(uid) && !memory.does_serve(view, uid)
 }
 
 /// Whether a read that began after the draining has found no open connection.

@@ -27,7 +27,7 @@ pub fn marks(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, M
     let reach = Reach::new(memory.members.values());
     let observes = view.settings.control == Control::Observes;
     let mark = |uid: &String| {
-        let mark = match (&view.refused, view.serves(uid)) {
+        let mark = match (&view.refused, view.should_serve(uid)) {
             (Some(error), _) => Mark::Keep(error.to_string()),
             (None, true) => mark_on(view, memory, uid, now),
             // Whoever registers the members of a deleted employer removes them, but perhaps only when it is gone.
@@ -49,7 +49,7 @@ fn mark_on(view: &View, memory: &Memory, uid: &str, now: Timestamp) -> Mark {
         return Mark::Keep(reason);
     }
     for key in &keys {
-        if !memory.serves_at(view, key) {
+        if !memory.does_serve_at(view, key) {
             return Mark::Keep(Waiting::of(view, memory, key, uid, now).to_string());
         }
     }

@@ -47,7 +47,7 @@ pub struct Memory {
 #[derive(Clone, Debug)]
 pub(super) struct PodMemory {
     /// Whether it should serve.
-    pub serves: bool,
+    pub should_serve: bool,
     /// Since when that is known.
     pub turned: Timestamp,
     /// If somebody else changes members: the first read, of those since then, from which on every read has found no
@@ -100,10 +100,10 @@ impl Memory {
     /// Begins a look: notes which Pods have turned on or off since the last look.
     pub fn begin_look(&mut self, view: &View, now: Timestamp) {
         for uid in view.pods.keys() {
-            let serves = view.serves(uid);
-            if self.pods.get(uid).map(|known| known.serves) != Some(serves) {
+            let should_serve = view.should_serve(uid);
+            if self.pods.get(uid).map(|known| known.should_serve) != Some(should_serve) {
                 let known = PodMemory {
-                    serves,
+                    should_serve,
                     turned: now,
                     absent_since: None,
                 };
@@ -146,7 +146,7 @@ impl Memory {
 
     /// Whether the next read may end the wait of a Pod that has turned off since the last one.
     pub fn awaits_absence(&self, view: &View) -> bool {
-        let off = |uid: &&String| view.is_protected(uid) && !view.serves(uid);
+        let off = |uid: &&String| view.is_protected(uid) && !view.should_serve(uid);
         view.pods.keys().filter(off).any(|uid| self.has_turned(uid))
     }
 
@@ -166,14 +166,14 @@ impl Memory {
         unknown.map(|known| known.member.clone()).collect()
     }
 
-    /// Whether a Pod that should serve does, at all the members that it should have.
-    pub(super) fn serves(&self, view: &View, uid: &str) -> bool {
+    /// Whether a Pod serves, at all the members that it should have. The view says whether it should.
+    pub(super) fn does_serve(&self, view: &View, uid: &str) -> bool {
         let mut keys = view.planned_keys(uid).into_iter();
-        view.obstacle(uid).is_none() && keys.all(|key| self.serves_at(view, &key))
+        view.obstacle(uid).is_none() && keys.all(|key| self.does_serve_at(view, &key))
     }
 
-    /// Whether a wanted member serves as it should, as far as the last reads and changes tell.
-    pub(super) fn serves_at(&self, view: &View, key: &MemberKey) -> bool {
+    /// Whether a wanted member serves, for its Pod and with its weight, as far as the last reads and changes tell.
+    pub(super) fn does_serve_at(&self, view: &View, key: &MemberKey) -> bool {
         let member = view.wanted.get(key);
         let known = self.members.get(key);
         let serves = known.zip(member).is_some_and(|(known, member)| {

@@ -117,7 +117,7 @@ impl Open {
     /// Adds the Pods that should not serve, and whose members somebody else changes.
     fn add_observed_pods(&mut self, view: &View, memory: &Memory, now: Timestamp) {
         // Nobody waits for a Pod that is not protected.
-        let off = |uid: &&String| !view.serves(uid) && view.is_protected(uid);
+        let off = |uid: &&String| !view.should_serve(uid) && view.is_protected(uid);
         for uid in view.pods.keys().filter(off) {
             match drained_at(view, memory, uid) {
                 None => self.poll = true,

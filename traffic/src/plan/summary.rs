@@ -78,7 +78,7 @@ impl Summary {
                 }
             }
         }
-        for uid in view.pods.keys().filter(|uid| view.serves(uid)) {
+        for uid in view.pods.keys().filter(|uid| view.should_serve(uid)) {
             if let Some(reason) = view.obstacle(uid) {
                 summary.pending += 1;
                 summary.counted.insert(uid.clone());
@@ -99,7 +99,7 @@ impl Summary {
             }
         }
         for uid in view.pods.keys() {
-            let waits = !view.serves(uid) && view.is_protected(uid) && !view.deleting;
+            let waits = !view.should_serve(uid) && view.is_protected(uid) && !view.deleting;
             let drained = drained_at(view, memory, uid).filter(|at| now < *at);
             let observes = view.settings.control == Control::Observes;
             if let (true, true, Some(_), Some(key)) =
@@ -138,7 +138,7 @@ impl Summary {
             return; // one reason for all
         }
         for (uid, mark) in marks {
-            let (serves, protected) = (view.serves(uid), view.is_protected(uid));
+            let (serves, protected) = (view.should_serve(uid), view.is_protected(uid));
             let (Mark::Keep(reason), true) = (mark, serves != protected) else {
                 continue;
             };

@@ -65,7 +65,6 @@ impl Adapter for Model {
             key,
             pod: pod.id.clone(),
             weight: 100,
-            attributes: BTreeMap::new(),
         };
         Ok(keys.map(member).collect())
     }
@@ -442,7 +441,7 @@ impl World {
         let owner = &entry.owner;
         let unknown = self.uncached.contains(owner) && self.pods.contains_key(owner);
         assert!(!unknown, "{owner} may serve");
-        let input = self.pods.get(owner).filter(|_| view.serves(owner));
+        let input = self.pods.get(owner).filter(|_| view.should_serve(owner));
         let is_at_pod = |member: &Member| {
             input.is_some_and(|input| input.pod.addresses.contains(&member.key.address))
         };
@@ -505,10 +504,10 @@ impl World {
         }
         let view = self.view();
         for (uid, mark) in marks(&view, &self.memory, self.now) {
-            let serves = view.serves(&uid) && !self.pods[&uid].pod.addresses.is_empty();
+            let serves = view.should_serve(&uid) && !self.pods[&uid].pod.addresses.is_empty();
             match mark {
                 Mark::Protect => assert!(serves),
-                Mark::Release => assert!(!view.serves(&uid)),
+                Mark::Release => assert!(!view.should_serve(&uid)),
                 // A Pod may wait for an address, or for the one of another Pod.
                 Mark::Keep(reason) => {
                     let waits = reason.contains("address");
