@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 
 use super::backoff::later;
-use super::memory::{Known, Memory};
+use super::known::Known;
+use super::memory::Memory;
 use super::view::{PodInput, View};
 use crate::{Control, Presence};
 
@@ -45,7 +46,7 @@ pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timest
     let control = view.settings.control;
     let drained_at = match has_ended {
         true => known.since,
-        false => later(known.drains_since.unwrap_or(known.since), view.drain_time),
+        false => later(known.drains_since(), view.drain_time),
     };
     match &known.presence {
         Presence::Unknown => Departure::Unknown,
@@ -66,7 +67,7 @@ pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timest
             until: *until,
             poll: true,
         },
-        Presence::Draining { .. } if now >= drained_at || is_idle(known) => Departure::Deregister,
+        Presence::Draining { .. } if now >= drained_at || known.is_idle() => Departure::Deregister,
         Presence::Draining { .. } => Departure::Waits {
             until: Some(drained_at),
             poll: memory.counts_connections || !memory.was_read_since(known),
@@ -81,13 +82,6 @@ fn stays(view: &View, memory: &Memory, known: &Known, behind: Option<&PodInput>)
     let uid = &input.pod.id.uid;
     let at_pod = input.pod.addresses.contains(&known.member.key.address);
     at_pod && view.should_serve(uid) && !memory.does_serve(view, uid)
-}
-
-/// Whether a read that began after the draining has found no open connection.
-fn is_idle(known: &Known) -> bool {
-    known
-        .connections
-        .is_some_and(|(count, read)| count == 0 && read > known.drains_since.unwrap_or(known.since))
 }
 
 /// When a Pod that should not serve, and whose members somebody else changes, counts as drained. `None` if the last

@@ -61,9 +61,7 @@ fn mark_off(view: &View, memory: &Memory, uid: &str, reach: &Reach, now: Timesta
     if let Some(reason) = not_read(view, memory, uid) {
         return Mark::Keep(reason);
     }
-    let mut keys = view.planned_keys(uid);
-    let reaching = reach.members(view, uid);
-    keys.extend(reaching.map(|known| known.member.key.clone()));
+    let keys = reach.keys(view, uid);
     if let Some(reason) = unreadable_of(memory, &keys) {
         return Mark::Keep(reason);
     }

@@ -8,7 +8,11 @@
 //! | File | What it has |
 //! |---|---|
 //! | `view` | what should be: the wanted members, and to whom a member belongs |
-//! | `memory` | what is known of the members, and what became of the calls |
+//! | `known` | what is known of one member or Pod, and of a failure |
+//! | `memory` | all that is known of an employer |
+//! | `turned` | begins a look: which Pods have turned on or off; and which have no member any more |
+//! | `observed` | takes the result of a read |
+//! | `applied` | takes what became of changes |
 //! | `backoff` | pauses after failures and between reads |
 //! | `next` | the next call, or how long to wait |
 //! | `reach` | which registered members may send requests to a Pod |
@@ -16,15 +20,19 @@
 //! | `marks` | what each Pod's state permits: protect, release or keep |
 //! | `summary` | counts and waiting members, for the status of the employer |
 
+mod applied;
 mod backoff;
 mod departure;
+mod known;
 mod marks;
 mod memory;
 mod next;
+mod observed;
 mod reach;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod turned;
 mod view;
 
 pub use marks::{Mark, marks};

@@ -4,7 +4,8 @@ use jiff::Timestamp;
 
 use super::backoff::{later, pause};
 use super::departure::{Departure, departure, drained_at};
-use super::memory::{Known, Memory};
+use super::known::Known;
+use super::memory::Memory;
 use super::view::View;
 use crate::{Changes, Control, Member, Presence};
 
