@@ -623,3 +623,29 @@ fn pod_that_is_held_by_another_is_told() {
     let reason = "Pod web-9 serves at its address and port".to_owned();
     assert_eq!(summary.held, [("web-1".to_owned(), reason)]);
 }
+
+/// A member that serves with another weight, or for another Pod, is not as it should be. The former adapter of a move
+/// must not go before it is.
+#[test]
+fn member_that_is_not_as_wanted_is_not_counted_as_registered() {
+    let mut world = World::new(1, Control::Drains);
+    world.faults = false;
+    world.add_pod();
+    let uid = world.pods.keys().next().unwrap().clone();
+    world.pods.get_mut(&uid).unwrap().pod.on = true;
+    world.look();
+    let changes: [fn(&mut Member); 2] = [
+        |member| member.weight = 1,
+        |member| member.pod.uid = "other".to_owned(),
+    ];
+    for change in changes {
+        let view = world.view();
+        let mut memory = world.memory.clone();
+        let summary = Summary::of(&view, &memory, world.now);
+        assert_eq!((summary.registered, summary.pending), (1, 0));
+        let known = memory.members.values_mut().next().unwrap();
+        change(&mut known.member);
+        let summary = Summary::of(&view, &memory, world.now);
+        assert_eq!((summary.registered, summary.pending), (0, 1));
+    }
+}
