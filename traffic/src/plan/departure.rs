@@ -36,7 +36,8 @@ pub(super) fn departure(
     Some(match &known.presence {
         Presence::Unknown | Presence::Absent => Step::POLL,
         _ if control == Control::Observes => Step::POLL,
-        Presence::Serving if stays(view, memory, known, behind) => Step::Stay,
+        // What was pending at the last read may serve by now.
+        Presence::Serving | Presence::Pending if stays(view, memory, known, behind) => Step::Stay,
         Presence::Serving | Presence::Pending => {
             let drains = control == Control::Drains && !has_ended && !view.drain_time.is_zero();
             match drains {

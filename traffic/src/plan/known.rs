@@ -1,10 +1,12 @@
 //! What is known of one member or Pod, and of a failure.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::backoff::{later, pause_after};
 use super::view::View;
-use crate::{AdapterError, Control, Member, Presence};
+use crate::{AdapterError, Control, Member, MemberKey, Presence};
 
 /// What is known of a member.
 #[derive(Clone, Debug)]
@@ -76,6 +78,8 @@ impl Known {
 pub(super) struct KnownPod {
     /// Whether it should serve.
     pub should_serve: bool,
+    /// Where it should serve.
+    pub planned: BTreeSet<MemberKey>,
     /// Since when that is known.
     pub turned: Timestamp,
     /// If somebody else changes members: the first read, of those since then, from which on every read has found no

@@ -1,4 +1,6 @@
-//! Since when each Pod should serve or should not, and since when it has no member.
+//! Since when each Pod should serve at its members or should not, and since when it has no member.
+
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
@@ -19,9 +21,16 @@ impl Memory {
     fn note_turned_pods(&mut self, view: &View, now: Timestamp) {
         for uid in view.pods.keys() {
             let should_serve = view.should_serve(uid);
-            if self.pods.get(uid).map(|known| known.should_serve) != Some(should_serve) {
+            let planned = match should_serve {
+                true => view.planned_keys(uid),
+                false => BTreeSet::new(), // any member that reaches it is one too many
+            };
+            let is_same =
+                |known: &KnownPod| known.should_serve == should_serve && known.planned == planned;
+            if !self.pods.get(uid).is_some_and(is_same) {
                 let known = KnownPod {
                     should_serve,
+                    planned,
                     turned: now,
                     absent_since: None,
                 };
@@ -52,7 +61,7 @@ impl Memory {
         }
     }
 
-    /// Since when this leader knows that the Pod should serve, or should not.
+    /// Since when this leader knows that the Pod should serve at these members, or should not.
     pub fn turned_at(&self, uid: &str) -> Option<Timestamp> {
         self.pods.get(uid).map(|known| known.turned)
     }
