@@ -10,6 +10,11 @@ impl World {
     /// Nobody is taken off who serves, and nobody is cut off while requests may be open.
     pub fn check_changes(&self, view: &View, changes: &Changes) {
         assert_ne!(self.control, Control::Observes);
+        for member in changes.members() {
+            let group = &member.key.group;
+            let is_read = !self.memory.unreadable.contains_key(group);
+            assert!(is_read, "{member:?} is changed, and its group was not read");
+        }
         let off = changes.drain.iter().chain(&changes.deregister);
         for member in off {
             let wanted = view.wanted.get(&member.key);

@@ -2,11 +2,14 @@
 //! load balancer; and single cases.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod absence;
 mod balancer;
 mod cases;
 mod checks;
 mod disturb;
 mod model;
+mod pace;
 mod random;
+mod reads;
 mod walks;
 mod world;
