@@ -152,6 +152,5 @@ fn member(pod: &Pod, port: u16) -> Option<Member> {
             name: pod.name_any(),
         },
         weight: 100,
-        attributes: BTreeMap::new(),
     })
 }

@@ -64,6 +64,12 @@ pub struct HttpState {
     pub calls: Calls,
     /// Every call fails with 500.
     pub down: bool,
+    /// No call is answered.
+    pub hangs: bool,
+    /// Calls that are not answered yet.
+    pub under_way: usize,
+    /// The most calls that were under way at a time since the faults ended.
+    pub most_under_way: usize,
     /// So many calls are answered with 429.
     pub throttled: usize,
     /// So many `apply` calls are made, and answered with 500.
@@ -146,6 +152,7 @@ impl HttpDouble {
         *state = HttpState {
             members: std::mem::take(&mut state.members),
             calls: state.calls,
+            under_way: state.under_way,
             ..HttpState::default()
         };
     }
@@ -176,8 +183,30 @@ impl HttpDouble {
     }
 }
 
-/// Refuses the calls without the token.
+/// A call that is under way until this is dropped, because it is answered or the caller has gone.
+struct UnderWay(State);
+
+impl UnderWay {
+    fn new(state: &State) -> UnderWay {
+        let mut locked = state.lock();
+        locked.under_way += 1;
+        locked.most_under_way = locked.most_under_way.max(locked.under_way);
+        UnderWay(Arc::clone(state))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.lock().under_way -= 1;
+    }
+}
+
+/// Refuses the calls without the token, and keeps those that are not answered.
 async fn authenticate(Shared(state): Shared<State>, request: Request, next: Next) -> Response {
+    let _under_way = UnderWay::new(&state);
+    if state.lock().hangs {
+        std::future::pending::<()>().await;
+    }
     let given = request.headers().get("authorization").cloned();
     let is_known = {
         let mut state = state.lock();
@@ -327,7 +356,6 @@ mod tests {
                 name: "web".to_owned(),
             },
             weight: 100,
-            attributes: BTreeMap::new(),
         }
     }
 

@@ -11,6 +11,8 @@ mod endpoints;
 mod faults;
 mod fixtures;
 mod graceful;
+mod hanging;
+mod large_pods;
 mod left_pods;
 mod moves;
 #[allow(dead_code)]

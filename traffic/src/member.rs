@@ -1,6 +1,5 @@
 //! What a load balancer has: members.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
@@ -28,8 +27,6 @@ pub struct Member {
     pub pod: PodId,
     /// Share of the traffic, in the unit of the load balancer.
     pub weight: u32,
-    /// What else the adapter must know of the member, for example the ID of a network interface.
-    pub attributes: BTreeMap<String, String>,
 }
 
 /// What a load balancer does with a member.

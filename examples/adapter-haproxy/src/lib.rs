@@ -29,7 +29,7 @@ fn backend(employer: &Employer) -> String {
 #[rustfmt::skip]
 fn member(group: String, socket: SocketAddr, pod: PodId) -> Member {
     let key = MemberKey { group, address: socket.ip(), port: socket.port() };
-    Member { key, pod, weight: 100, attributes: [].into() }
+    Member { key, pod, weight: 100 }
 }
 
 #[async_trait]

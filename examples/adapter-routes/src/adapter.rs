@@ -51,7 +51,6 @@ impl Adapter for Routes {
             },
             pod: pod.id.clone(),
             weight: 100,
-            attributes: BTreeMap::new(),
         };
         Ok(pod.addresses.first().map(member).into_iter().collect())
     }

@@ -2,7 +2,6 @@
 //! read them, and send no new requests to an address that is not ready. So a Pod is off traffic when every slice says
 //! that it is not ready, and the drain time has passed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +57,6 @@ impl Adapter for EndpointsAdapter {
             },
             pod: pod.id.clone(),
             weight: 0,
-            attributes: BTreeMap::new(),
         };
         Ok(pod
             .addresses

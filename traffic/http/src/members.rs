@@ -1,7 +1,5 @@
 //! The members of a Pod, from the ports of the Service.
 
-use std::collections::BTreeMap;
-
 use traffic::{AdapterError, Employer, Member, MemberKey, Pod, ServicePort, service_ports};
 
 use crate::Config;
@@ -60,7 +58,6 @@ pub(crate) fn members(
                 },
                 pod: pod.id.clone(),
                 weight: config.weight,
-                attributes: BTreeMap::new(),
             });
         }
     }

@@ -127,7 +127,6 @@ fn registration(state: MemberState) -> Registration {
             name: state.pod_name,
         },
         weight: state.weight,
-        attributes: BTreeMap::new(),
     };
     Registration {
         member,

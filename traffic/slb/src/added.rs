@@ -69,7 +69,6 @@ impl Added {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::collections::BTreeMap;
 
     use traffic::{Employer, PodId};
 
@@ -84,7 +83,6 @@ mod tests {
             },
             pod: PodId::default(),
             weight: 100,
-            attributes: BTreeMap::new(),
         }
     }
 

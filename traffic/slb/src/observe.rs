@@ -32,7 +32,6 @@ pub(crate) fn member(service: &Employer, pod: &Pod) -> Result<Option<Member>, Ad
         },
         pod: pod.id.clone(),
         weight: 100,
-        attributes: BTreeMap::new(),
     }))
 }
 

@@ -4,7 +4,7 @@
 //! of the load balancer for its default group, whose members have the port 0. Servers of the employer are known by the
 //! [mark](crate::mark) in their descriptions. The adapter never changes other servers.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -143,7 +143,6 @@ impl Writer {
                 },
                 pod: pod.id.clone(),
                 weight,
-                attributes: BTreeMap::new(),
             })
         };
         groups(service)?.into_iter().map(member).collect()
@@ -266,7 +265,6 @@ impl Writer {
                     key,
                     pod: id,
                     weight: server.weight,
-                    attributes: BTreeMap::new(),
                 },
                 presence: Presence::Draining { until: None },
                 connections: None,

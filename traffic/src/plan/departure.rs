@@ -3,75 +3,58 @@
 use jiff::Timestamp;
 
 use super::backoff::later;
-use super::memory::{Known, Memory};
+use super::known::Known;
+use super::memory::Memory;
+use super::step::Step;
 use super::view::{PodInput, View};
 use crate::{Control, Presence};
 
-/// The next step of a member that should go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Departure {
-    /// It gets no requests any more, and none is open.
-    Gone,
-    /// New requests to it must be stopped.
-    Drain,
-    /// It must be removed.
-    Deregister,
-    /// It stays until its Pod serves at its other members: the Pod should serve, and does not yet anywhere else.
-    Stays,
-    /// It will be drained at this time, or when a read says so.
-    Waits {
-        until: Option<Timestamp>,
-        /// Whether reads can end the wait earlier.
-        poll: bool,
-    },
-    /// Nothing is known of it.
-    Unknown,
-}
-
-/// The next step of a known member that should go.
-pub(super) fn departure(view: &View, memory: &Memory, known: &Known, now: Timestamp) -> Departure {
+/// The next step of a known member that should go; `None` if it is gone.
+pub(super) fn departure(
+    view: &View,
+    memory: &Memory,
+    known: &Known,
+    now: Timestamp,
+) -> Option<Step> {
     if known.presence == Presence::Absent {
-        return Departure::Gone;
+        return None;
     }
     let uid = &known.member.pod.uid;
     if !uid.is_empty() && !view.pods.contains_key(uid) && !view.gone.contains(uid) {
-        return Departure::Unknown; // the cache does not know the Pod yet, or it is gone
+        return Some(Step::POLL); // the cache does not know the Pod yet, or it is gone
     }
     if memory.unreadable.contains_key(&known.member.key.group) {
-        return Departure::Unknown;
+        return Some(Step::POLL);
     }
     let behind = view.pod_behind(&known.member);
     let has_ended = view.gone.contains(uid) || behind.is_some_and(|input: &PodInput| input.ended);
     let control = view.settings.control;
     let drained_at = match has_ended {
         true => known.since,
-        false => later(known.drains_since.unwrap_or(known.since), view.drain_time),
+        false => later(known.drains_since(), view.drain_time),
     };
-    match &known.presence {
-        Presence::Unknown => Departure::Unknown,
-        Presence::Absent => Departure::Gone,
-        _ if control == Control::Observes => Departure::Waits {
-            until: None,
-            poll: true,
-        },
-        Presence::Serving if stays(view, memory, known, behind) => Departure::Stays,
+    Some(match &known.presence {
+        Presence::Unknown | Presence::Absent => Step::POLL,
+        _ if control == Control::Observes => Step::POLL,
+        // What was pending at the last read may serve by now.
+        Presence::Serving | Presence::Pending if stays(view, memory, known, behind) => Step::Stay,
         Presence::Serving | Presence::Pending => {
             let drains = control == Control::Drains && !has_ended && !view.drain_time.is_zero();
             match drains {
-                true => Departure::Drain,
-                false => Departure::Deregister,
+                true => Step::Drain,
+                false => Step::Deregister,
             }
         }
-        Presence::Draining { until } if control == Control::Deregisters => Departure::Waits {
+        Presence::Draining { until } if control == Control::Deregisters => Step::Wait {
             until: *until,
             poll: true,
         },
-        Presence::Draining { .. } if now >= drained_at || is_idle(known) => Departure::Deregister,
-        Presence::Draining { .. } => Departure::Waits {
+        Presence::Draining { .. } if now >= drained_at || known.is_idle() => Step::Deregister,
+        Presence::Draining { .. } => Step::Wait {
             until: Some(drained_at),
             poll: memory.counts_connections || !memory.was_read_since(known),
         },
-    }
+    })
 }
 
 /// Whether a member that is not wanted any more must stay, because its Pod should serve and would serve nowhere. This
@@ -80,14 +63,7 @@ fn stays(view: &View, memory: &Memory, known: &Known, behind: Option<&PodInput>)
     let Some(input) = behind else { return false };
     let uid = &input.pod.id.uid;
     let at_pod = input.pod.addresses.contains(&known.member.key.address);
-    at_pod && view.serves(uid) && !memory.serves(view, uid)
-}
-
-/// Whether a read that began after the draining has found no open connection.
-fn is_idle(known: &Known) -> bool {
-    known
-        .connections
-        .is_some_and(|(count, read)| count == 0 && read > known.drains_since.unwrap_or(known.since))
+    at_pod && view.should_serve(uid) && !memory.does_serve(view, uid)
 }
 
 /// When a Pod that should not serve, and whose members somebody else changes, counts as drained. `None` if the last

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::departure::{Departure, departure, drained_at};
+use super::departure::drained_at;
 use super::memory::Memory;
+use super::open::{OpenMember, open_members};
 use super::reach::Reach;
-use super::summary::Waiting;
 use super::view::View;
+use super::waiting::Waiting;
 use crate::{Control, MemberKey, Presence};
 
 /// What may happen with the finalizer by which an employer protects a Pod.
@@ -22,17 +23,20 @@ pub enum Mark {
     Keep(String),
 }
 
+type Open<'a> = BTreeMap<&'a MemberKey, OpenMember<'a>>;
+
 /// The mark of each Pod, by UID.
 pub fn marks(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, Mark> {
     let reach = Reach::new(memory.members.values());
+    let open = open_members(view, memory, now);
     let observes = view.settings.control == Control::Observes;
     let mark = |uid: &String| {
-        let mark = match (&view.refused, view.serves(uid)) {
+        let mark = match (&view.refused, view.should_serve(uid)) {
             (Some(error), _) => Mark::Keep(error.to_string()),
-            (None, true) => mark_on(view, memory, uid, now),
+            (None, true) => mark_on(view, memory, uid, &open),
             // Whoever registers the members of a deleted employer removes them, but perhaps only when it is gone.
             (None, false) if view.deleting && observes => Mark::Release,
-            (None, false) => mark_off(view, memory, uid, &reach, now),
+            (None, false) => mark_off(view, memory, uid, &reach, &open, now),
         };
         (uid.clone(), mark)
     };
@@ -40,45 +44,51 @@ pub fn marks(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, M
 }
 
 /// The mark of a Pod that should serve.
-fn mark_on(view: &View, memory: &Memory, uid: &str, now: Timestamp) -> Mark {
+fn mark_on(view: &View, memory: &Memory, uid: &str, open: &Open) -> Mark {
     if let Some(reason) = view.obstacle(uid) {
         return Mark::Keep(reason);
     }
-    let keys = view.planned_keys(uid);
     if let Some(reason) = not_read(view, memory, uid) {
         return Mark::Keep(reason);
     }
-    for key in &keys {
-        if !memory.serves_at(view, key) {
-            return Mark::Keep(Waiting::of(view, memory, key, uid, now).to_string());
-        }
+    let mut keys = view.planned_keys(uid).into_iter();
+    match keys.find_map(|key| open.get(&key)) {
+        Some(open) => Mark::Keep(Waiting::for_member(view, memory, open).to_string()),
+        None => Mark::Protect,
     }
-    Mark::Protect
 }
 
 /// The mark of a Pod that should not serve.
-fn mark_off(view: &View, memory: &Memory, uid: &str, reach: &Reach, now: Timestamp) -> Mark {
+fn mark_off(
+    view: &View,
+    memory: &Memory,
+    uid: &str,
+    reach: &Reach,
+    open: &Open,
+    now: Timestamp,
+) -> Mark {
     if let Some(reason) = not_read(view, memory, uid) {
         return Mark::Keep(reason);
     }
-    let mut keys = view.planned_keys(uid);
-    let reaching = reach.members(view, uid);
-    keys.extend(reaching.map(|known| known.member.key.clone()));
+    let keys = reach.keys(view, uid);
     if let Some(reason) = unreadable_of(memory, &keys) {
         return Mark::Keep(reason);
     }
-    let open = match view.settings.control {
+    let key = match view.settings.control {
         Control::Observes if drained_at(view, memory, uid).is_some_and(|at| at <= now) => None,
-        Control::Observes => keys.first(),
-        _ => keys.iter().find(|key| !is_off(view, memory, uid, key, now)),
+        Control::Observes => {
+            let is_open = |key: &&MemberKey| open.contains_key(*key);
+            keys.iter().find(is_open).or(keys.first())
+        }
+        _ => keys.iter().find(|key| !is_off(view, memory, uid, key)),
     };
-    open.map_or(Mark::Release, |key| {
-        Mark::Keep(off_reason(view, memory, uid, key, now))
+    key.map_or(Mark::Release, |key| {
+        Mark::Keep(off_reason(view, memory, uid, key, open))
     })
 }
 
 /// Whether a Pod that should not serve gets no request at a member.
-fn is_off(view: &View, memory: &Memory, uid: &str, key: &MemberKey, now: Timestamp) -> bool {
+fn is_off(view: &View, memory: &Memory, uid: &str, key: &MemberKey) -> bool {
     let Some(known) = memory.members.get(key) else {
         return true; // a complete read has not listed it
     };
@@ -92,15 +102,19 @@ fn is_off(view: &View, memory: &Memory, uid: &str, key: &MemberKey, now: Timesta
     match view.wanted.get(key) {
         // Another Pod has the address now. Requests reach this Pod only if its containers still run.
         Some(_) => view.pods.get(uid).is_some_and(|input| input.ended),
-        None => departure(view, memory, known, now) == Departure::Gone,
+        None => known.presence == Presence::Absent,
     }
 }
 
-fn off_reason(view: &View, memory: &Memory, uid: &str, key: &MemberKey, now: Timestamp) -> String {
-    match view.wanted.get(key).filter(|member| member.pod.uid != uid) {
-        Some(member) => format!("Pod {} serves at its address and port", member.pod.name),
-        None => Waiting::of(view, memory, key, uid, now).to_string(),
+fn off_reason(view: &View, memory: &Memory, uid: &str, key: &MemberKey, open: &Open) -> String {
+    if let Some(member) = view.wanted.get(key) {
+        return format!("Pod {} serves at its address and port", member.pod.name);
     }
+    match open.get(key) {
+        Some(open) => Waiting::for_member(view, memory, open),
+        None => Waiting::for_pod(view, memory, uid, key),
+    }
+    .to_string()
 }
 
 /// Why the members are not known, if they are not.

@@ -8,27 +8,44 @@
 //! | File | What it has |
 //! |---|---|
 //! | `view` | what should be: the wanted members, and to whom a member belongs |
-//! | `memory` | what is known of the members, and what became of the calls |
+//! | `known` | what is known of one member or Pod, and of a failure |
+//! | `memory` | all that is known of an employer |
+//! | `turned` | begins a look: which Pods have turned on or off; and which have no member any more |
+//! | `observed` | takes the result of a read |
+//! | `applied` | takes what became of changes |
 //! | `backoff` | pauses after failures and between reads |
 //! | `next` | the next call, or how long to wait |
 //! | `reach` | which registered members may send requests to a Pod |
-//! | `departure` | how far a member is that should go |
+//! | `step` | what is to be done next with a member |
+//! | `arrival` | the next step of a member that should serve |
+//! | `departure` | the next step of a member that should go |
+//! | `open` | the members that are not as they should be, each with its next step: `next`, `marks` and `summary` follow it |
 //! | `marks` | what each Pod's state permits: protect, release or keep |
+//! | `waiting` | an open member in words |
 //! | `summary` | counts and waiting members, for the status of the employer |
 
+mod applied;
+mod arrival;
 mod backoff;
 mod departure;
+mod known;
 mod marks;
 mod memory;
 mod next;
+mod observed;
+mod open;
 mod reach;
+mod step;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod turned;
 mod view;
+mod waiting;
 
 pub use marks::{Mark, marks};
 pub use memory::Memory;
 pub use next::{Next, next_call};
-pub use summary::{LISTED, Summary, Waiting};
+pub use summary::{LISTED, Summary};
 pub use view::{PodInput, View};
+pub use waiting::Waiting;

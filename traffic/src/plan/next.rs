@@ -3,10 +3,12 @@
 use jiff::Timestamp;
 
 use super::backoff::{later, pause};
-use super::departure::{Departure, departure, drained_at};
-use super::memory::{Known, Memory};
+use super::departure::drained_at;
+use super::memory::Memory;
+use super::open::open_members;
+use super::step::Step;
 use super::view::View;
-use crate::{Changes, Control, Member, Presence};
+use crate::{Changes, Control, Member};
 
 /// Most calls in one look. What is left is done in the next round.
 const CALLS_IN_A_LOOK: u32 = 8;
@@ -31,14 +33,14 @@ pub fn next_call(view: &View, memory: &Memory, calls: u32, observed: bool, now: 
         return Next::Wait(Some(failure.retry_at));
     }
     let round_end = memory.round.map(|begun| later(begun, view.settings.round));
-    let (open, changes) = Open::collect(view, memory, now);
+    let (waits, changes) = Waits::collect(view, memory, now);
     let free = view.settings.observes_for_free;
     let reads = match free {
         true => !observed,
-        false => must_read(view, memory, &open, now),
+        false => must_read(view, memory, &waits, now),
     };
     if !reads && changes.is_empty() {
-        return Next::Wait(open.wake_at(view, memory));
+        return Next::Wait(waits.wake_at(view, memory));
     }
     if let Some(end) = round_end.filter(|end| !free && calls == 0 && now < *end) {
         return Next::Wait(Some(end));
@@ -53,7 +55,7 @@ pub fn next_call(view: &View, memory: &Memory, calls: u32, observed: bool, now: 
 }
 
 /// Whether the members must be read now, if a read costs a call.
-fn must_read(view: &View, memory: &Memory, open: &Open, now: Timestamp) -> bool {
+fn must_read(view: &View, memory: &Memory, waits: &Waits, now: Timestamp) -> bool {
     if memory.observed.is_none() {
         return true; // an employer without Pods may have members of Pods that are gone
     }
@@ -63,21 +65,21 @@ fn must_read(view: &View, memory: &Memory, open: &Open, now: Timestamp) -> bool 
             .as_ref()
             .is_some_and(|failure| failure.retry_at <= now)
         || view.settings.control == Control::Observes && memory.any_turned(view)
-        || open.read_at(view, memory).is_some_and(|at| at <= now)
+        || waits.read_at(view, memory).is_some_and(|at| at <= now)
 }
 
-/// What is open.
-struct Open {
+/// What the open members and Pods wait for.
+struct Waits {
     /// Whether a read can end a wait.
     poll: bool,
     /// The earliest time at which something can be done without a read.
     due: Option<Timestamp>,
 }
 
-impl Open {
-    /// The open states, and the changes that can be made now.
-    fn collect(view: &View, memory: &Memory, now: Timestamp) -> (Open, Changes) {
-        let mut open = Open {
+impl Waits {
+    /// What is waited for, and the changes that can be made now.
+    fn collect(view: &View, memory: &Memory, now: Timestamp) -> (Waits, Changes) {
+        let mut waits = Waits {
             poll: false,
             // A group that could not be read is tried again; the others go on.
             due: memory
@@ -86,38 +88,30 @@ impl Open {
                 .map(|failure| failure.retry_at),
         };
         let mut changes = Changes::default();
-        for member in view.wanted.values() {
-            let known = memory.members.get(&member.key);
-            if open.must_register(view, memory, member, known, now) {
-                push(view, &mut changes.register, member);
-            }
-        }
-        for (key, known) in &memory.members {
-            if view.wanted.contains_key(key) || open.waits_after_failure(known, now) {
-                continue;
-            }
-            match departure(view, memory, known, now) {
-                Departure::Drain => push(view, &mut changes.drain, &known.member),
-                Departure::Deregister => push(view, &mut changes.deregister, &known.member),
-                Departure::Waits { until, poll } => {
-                    open.poll |= poll;
+        for open in open_members(view, memory, now).values() {
+            match open.step {
+                Step::Register => push(view, &mut changes.register, open.member),
+                Step::Drain => push(view, &mut changes.drain, open.member),
+                Step::Deregister => push(view, &mut changes.deregister, open.member),
+                Step::Retry(at) => waits.add_due(Some(at)),
+                Step::Stay => {}
+                Step::Wait { until, poll } => {
+                    waits.poll |= poll;
                     // What the load balancer is late with, a read tells.
-                    open.add_due(until.filter(|until| now < *until));
+                    waits.add_due(until.filter(|until| now < *until));
                 }
-                Departure::Gone | Departure::Stays => {}
-                Departure::Unknown => open.poll = true,
             }
         }
         if view.settings.control == Control::Observes {
-            open.add_observed_pods(view, memory, now);
+            waits.add_observed_pods(view, memory, now);
         }
-        (open, changes)
+        (waits, changes)
     }
 
     /// Adds the Pods that should not serve, and whose members somebody else changes.
     fn add_observed_pods(&mut self, view: &View, memory: &Memory, now: Timestamp) {
         // Nobody waits for a Pod that is not protected.
-        let off = |uid: &&String| !view.serves(uid) && view.is_protected(uid);
+        let off = |uid: &&String| !view.should_serve(uid) && view.is_protected(uid);
         for uid in view.pods.keys().filter(off) {
             match drained_at(view, memory, uid) {
                 None => self.poll = true,
@@ -125,48 +119,6 @@ impl Open {
                 Some(_) => {}
             }
         }
-    }
-
-    /// Whether a wanted member must be registered now.
-    fn must_register(
-        &mut self,
-        view: &View,
-        memory: &Memory,
-        member: &Member,
-        known: Option<&Known>,
-        now: Timestamp,
-    ) -> bool {
-        if memory.observed.is_none() || memory.unreadable.contains_key(&member.key.group) {
-            return false;
-        }
-        let observes = view.settings.control == Control::Observes;
-        let as_wanted = known.is_some_and(|known| known.is_as_wanted(view, member));
-        match known.map(|known| &known.presence) {
-            Some(Presence::Serving) if as_wanted => false,
-            Some(Presence::Pending) if as_wanted => {
-                self.poll = true;
-                false
-            }
-            Some(Presence::Unknown) => {
-                self.poll = true;
-                false
-            }
-            _ if observes => {
-                self.poll = true;
-                false
-            }
-            _ => !known.is_some_and(|known| self.waits_after_failure(known, now)),
-        }
-    }
-
-    /// Whether the last change of a member failed, and it is too early to repeat it.
-    fn waits_after_failure(&mut self, known: &Known, now: Timestamp) -> bool {
-        let retry_at = known.failure.as_ref().map(|failure| failure.retry_at);
-        let waits = retry_at.is_some_and(|at| now < at);
-        if waits {
-            self.add_due(retry_at);
-        }
-        waits
     }
 
     fn add_due(&mut self, at: Option<Timestamp>) {

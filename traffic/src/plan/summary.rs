@@ -1,15 +1,16 @@
 //! Counts and waiting members, for the status of the employer.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Display, Formatter};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::departure::{Departure, departure, drained_at};
+use super::departure::drained_at;
 use super::marks::Mark;
 use super::memory::Memory;
+use super::open::open_members;
 use super::view::View;
-use crate::{AdapterError, Control, MemberKey, Presence};
+use super::waiting::Waiting;
+use crate::{AdapterError, Control, MemberKey};
 
 /// Most waiting members, and held Pods, that a summary lists.
 pub const LISTED: usize = 10;
@@ -37,79 +38,13 @@ pub struct Summary {
     counted: BTreeSet<String>,
 }
 
-/// A member that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// Name of the Pod; empty if it is not known.
-    pub pod: String,
-    /// The member.
-    pub member: MemberKey,
-    /// Whether the member should serve.
-    pub on: bool,
-    /// What the load balancer does with it.
-    pub presence: Presence,
-    /// Open connections, if the load balancer counts them.
-    pub connections: Option<u64>,
-    /// When it counts as drained.
-    pub until: Option<Timestamp>,
-    /// Whether it must go, but stays until its Pod serves at its other members.
-    pub stays: bool,
-    /// Why its last change failed.
-    pub error: Option<String>,
-}
-
 impl Summary {
     /// The state now.
     pub fn of(view: &View, memory: &Memory, now: Timestamp) -> Summary {
         let mut summary = Summary::default();
-        let add = |summary: &mut Summary, uid: &str, waiting: Waiting| {
-            summary.counted.insert(uid.to_owned());
-            if summary.waiting.len() < LISTED {
-                summary.waiting.push(waiting);
-            }
-        };
-        for (key, member) in &view.wanted {
-            let waiting = Waiting::of(view, memory, key, &member.pod.uid, now);
-            match waiting.presence {
-                Presence::Serving if waiting.error.is_none() => summary.registered += 1,
-                _ => {
-                    summary.pending += 1;
-                    add(&mut summary, &member.pod.uid, waiting);
-                }
-            }
-        }
-        for uid in view.pods.keys().filter(|uid| view.serves(uid)) {
-            if let Some(reason) = view.obstacle(uid) {
-                summary.pending += 1;
-                summary.counted.insert(uid.clone());
-                let name = view.pods.get(uid).map_or("", |input| &input.pod.id.name);
-                summary
-                    .last_error
-                    .get_or_insert(format!("Pod {name}: {reason}"));
-            }
-        }
-        for (key, known) in &memory.members {
-            let is_left = view.deleting && view.settings.control == Control::Observes;
-            let leaves = !view.wanted.contains_key(key) && !is_left;
-            if leaves && departure(view, memory, known, now) != Departure::Gone {
-                summary.draining += 1;
-                let behind = view.pod_behind(&known.member);
-                let uid = behind.map_or(&known.member.pod.uid, |input| &input.pod.id.uid);
-                add(&mut summary, uid, Waiting::of(view, memory, key, uid, now));
-            }
-        }
-        for uid in view.pods.keys() {
-            let waits = !view.serves(uid) && view.is_protected(uid) && !view.deleting;
-            let drained = drained_at(view, memory, uid).filter(|at| now < *at);
-            let observes = view.settings.control == Control::Observes;
-            if let (true, true, Some(_), Some(key)) =
-                (observes, waits, drained, view.planned_keys(uid).first())
-            {
-                summary.draining += 1;
-                let waiting = Waiting::of(view, memory, key, uid, now);
-                add(&mut summary, uid, waiting);
-            }
-        }
+        summary.add_members(view, memory, now);
+        summary.add_pods_without_members(view);
+        summary.add_observed_pods(view, memory, now);
         let failures = || memory.members.values().filter_map(|k| k.failure.as_ref());
         summary.failed = failures().count();
         let groups = memory.unreadable_failure.iter();
@@ -121,9 +56,7 @@ impl Summary {
         summary.next_try = last.map(|failure| failure.retry_at);
         summary
     }
-}
 
-impl Summary {
     /// Adds `difference` to all times, from the clock of the plan to that of the reader.
     pub fn shift(&mut self, difference: SignedDuration) {
         let shift = |time: &mut Timestamp| *time = time.saturating_add(difference).unwrap_or(*time);
@@ -138,7 +71,7 @@ impl Summary {
             return; // one reason for all
         }
         for (uid, mark) in marks {
-            let (serves, protected) = (view.serves(uid), view.is_protected(uid));
+            let (serves, protected) = (view.should_serve(uid), view.is_protected(uid));
             let (Mark::Keep(reason), true) = (mark, serves != protected) else {
                 continue;
             };
@@ -155,82 +88,52 @@ impl Summary {
             }
         }
     }
-}
 
-impl Waiting {
-    /// The state of one member of the Pod with this UID.
-    pub(super) fn of(
-        view: &View,
-        memory: &Memory,
-        key: &MemberKey,
-        uid: &str,
-        now: Timestamp,
-    ) -> Waiting {
-        let known = memory.members.get(key);
-        let on = view.wanted.contains_key(key);
-        let leaves = known
-            .filter(|_| !on)
-            .map(|known| departure(view, memory, known, now));
-        let until = match (view.settings.control, leaves) {
-            _ if on => None,
-            (Control::Observes, _) => drained_at(view, memory, uid),
-            (_, Some(Departure::Waits { until, .. })) => until,
-            _ => None,
-        };
-        let name = view.pods.get(uid).map(|input| input.pod.id.name.clone());
-        Waiting {
-            pod: name
-                .or_else(|| known.map(|k| k.member.pod.name.clone()))
-                .unwrap_or_default(),
-            member: key.clone(),
-            on,
-            presence: match memory.unreadable.contains_key(&key.group) {
-                true => Presence::Unknown,
-                false => known.map_or(Presence::Absent, |known| known.presence.clone()),
-            },
-            connections: known.and_then(|k| k.connections).map(|(count, _)| count),
-            until,
-            stays: leaves == Some(Departure::Stays),
-            error: known
-                .and_then(|known| known.failure.as_ref())
-                .map(|failure| failure.error.to_string()),
+    fn add_members(&mut self, view: &View, memory: &Memory, now: Timestamp) {
+        let open = open_members(view, memory, now);
+        for member in open.values() {
+            self.add_waiting(member.uid, Waiting::for_member(view, memory, member));
+        }
+        let serves = |key: &&MemberKey| !open.contains_key(*key);
+        self.registered = view.wanted.keys().filter(serves).count();
+    }
+
+    /// Adds the Pods that should serve and can't have a member.
+    fn add_pods_without_members(&mut self, view: &View) {
+        for (uid, input) in &view.pods {
+            let obstacle = view.obstacle(uid).filter(|_| view.should_serve(uid));
+            if let Some(reason) = obstacle {
+                self.pending += 1;
+                self.counted.insert(uid.clone());
+                let name = &input.pod.id.name;
+                self.last_error
+                    .get_or_insert(format!("Pod {name}: {reason}"));
+            }
         }
     }
-}
 
-impl Display for Waiting {
-    /// For example `traffic is still on at web/10.0.0.1:80: 12 connections, drained by 2026-01-01T00:00:20Z at the
-    /// latest`.
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let state = match (self.on, &self.presence) {
-            (true, Presence::Serving) => "traffic is on",
-            (true, Presence::Pending) => "the load balancer sends no requests yet",
-            (true, _) => "traffic is not on yet",
-            (false, Presence::Absent) => "requests may still arrive",
-            (false, Presence::Draining { .. }) => "requests may still be open",
-            (false, Presence::Unknown) => "it is not known whether traffic is off",
-            _ if self.stays => "traffic stays on, until the Pod serves at its other members,",
-            (false, _) => "traffic is still on",
-        };
-        write!(f, "{state} at {}", self.member)?;
-        let mut separator = ": ";
-        let mut add = |f: &mut Formatter<'_>, text: String| {
-            let written = write!(f, "{separator}{text}");
-            separator = ", ";
-            written
-        };
-        match self.connections.filter(|_| !self.on) {
-            Some(1) => add(f, "1 connection".to_owned())?,
-            Some(count) => add(f, format!("{count} connections"))?,
-            None => {}
+    /// Adds the Pods whose members somebody else has removed, until the drain time has passed.
+    fn add_observed_pods(&mut self, view: &View, memory: &Memory, now: Timestamp) {
+        if view.settings.control != Control::Observes || view.deleting {
+            return;
         }
-        if let Some(until) = self.until {
-            let until = until.round(jiff::Unit::Second).unwrap_or(until);
-            add(f, format!("drained by {until} at the latest"))?;
+        let off = |uid: &&String| !view.should_serve(uid) && view.is_protected(uid);
+        for uid in view.pods.keys().filter(off) {
+            let drains = drained_at(view, memory, uid).is_some_and(|at| now < at);
+            if let (true, Some(key)) = (drains, view.planned_keys(uid).first()) {
+                self.add_waiting(uid, Waiting::for_pod(view, memory, uid, key));
+            }
         }
-        match &self.error {
-            Some(error) => add(f, format!("the last call failed: {error}")),
-            None => Ok(()),
+    }
+
+    fn add_waiting(&mut self, uid: &str, waiting: Waiting) {
+        match waiting.on {
+            true => self.pending += 1,
+            false => self.draining += 1,
+        }
+        self.counted.insert(uid.to_owned());
+        if self.waiting.len() < LISTED {
+            self.waiting.push(waiting);
         }
     }
 }

@@ -20,6 +20,12 @@ pub struct PodInput {
     pub ended: bool,
 }
 
+impl PodInput {
+    fn should_serve(&self, deleting: bool) -> bool {
+        self.selected && self.pod.on && !deleting
+    }
+}
+
 /// What should be.
 #[derive(Clone, Debug)]
 pub struct View {
@@ -82,7 +88,7 @@ impl View {
     fn add_pod(&mut self, adapter: &dyn Adapter, employer: &Employer, input: PodInput) {
         let PodId { uid, name } = input.pod.id.clone();
         let members = adapter.members(employer, &input.pod);
-        let serves = input.selected && input.pod.on && !employer.deleting;
+        let should_serve = input.should_serve(employer.deleting);
         let keys = members.as_ref().map(|members| {
             let keys = members.iter().map(|member| member.key.clone());
             keys.collect::<Vec<_>>()
@@ -103,7 +109,7 @@ impl View {
             }
         }
         self.planned.insert(uid.clone(), keys.map_err(Clone::clone));
-        if let (true, Ok(members)) = (serves, members) {
+        if let (true, Ok(members)) = (should_serve, members) {
             for member in members {
                 let taken = self.wanted.get(&member.key);
                 if let Some(other) = taken.filter(|other| other.pod.uid != uid) {
@@ -121,10 +127,10 @@ impl View {
         self.pods.insert(uid, input);
     }
 
-    /// Whether a Pod should serve.
-    pub fn serves(&self, uid: &str) -> bool {
+    /// Whether a Pod should serve. The memory says whether it does.
+    pub fn should_serve(&self, uid: &str) -> bool {
         let input = self.pods.get(uid);
-        !self.deleting && input.is_some_and(|input| input.selected && input.pod.on)
+        input.is_some_and(|input| input.should_serve(self.deleting))
     }
 
     /// Why a Pod that should serve has no member, if it has none.

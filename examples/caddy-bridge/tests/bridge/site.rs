@@ -245,7 +245,6 @@ pub fn member(number: u8, port: u16) -> Member {
             name: format!("web-{number}"),
         },
         weight: 100,
-        attributes: BTreeMap::new(),
     }
 }
 

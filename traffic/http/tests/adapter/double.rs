@@ -223,7 +223,6 @@ pub fn member(number: u8) -> Member {
         },
         pod: pod(number).id,
         weight: 100,
-        attributes: BTreeMap::new(),
     }
 }
 

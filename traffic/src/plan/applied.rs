@@ -1,0 +1,63 @@
+//! Takes what became of changes into the memory.
+
+use jiff::Timestamp;
+
+use super::known::{Failure, Known};
+use super::memory::Memory;
+use super::view::View;
+use crate::{AdapterError, Applied, Changes, Presence};
+
+impl Memory {
+    /// Takes the result of changes.
+    pub fn applied(
+        &mut self,
+        view: &View,
+        changes: &Changes,
+        mut results: Applied,
+        now: Timestamp,
+    ) {
+        let mut throttled = None;
+        for member in changes.members() {
+            let known = self.members.entry(member.key.clone());
+            let known = known.or_insert_with(|| Known::new(member.clone(), now));
+            let result = results.remove(&member.key).unwrap_or_else(|| {
+                let text = "the load balancer has not said what became of the change";
+                Err(AdapterError::Transient(text.to_owned()))
+            });
+            let presence = match result {
+                Ok(presence) => {
+                    if changes.register.contains(member) {
+                        known.member = member.clone();
+                    }
+                    known.failure = None;
+                    self.quiet_reads = 0;
+                    Some(presence)
+                }
+                Err(error) => {
+                    let presence = presence_after(&error);
+                    if matches!(error, AdapterError::Throttled(_)) {
+                        throttled = Some(error.clone());
+                    }
+                    let former = known.failure.as_ref();
+                    known.failure = Some(Failure::after(former, error, view, now));
+                    presence
+                }
+            };
+            if let Some(presence) = presence {
+                self.must_observe |= presence == Presence::Unknown;
+                known.turn(presence, now);
+            }
+        }
+        let failure = |error| Failure::after(self.failure.as_ref(), error, view, now);
+        self.failure = throttled.map(failure);
+    }
+}
+
+/// What is known of a member whose change failed; `None` if nothing has changed.
+fn presence_after(error: &AdapterError) -> Option<Presence> {
+    match error {
+        // The change may have been made although the call failed.
+        AdapterError::Transient(_) => Some(Presence::Unknown),
+        AdapterError::Throttled(_) | AdapterError::Permanent(_) => None,
+    }
+}

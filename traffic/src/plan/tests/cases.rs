@@ -1,0 +1,106 @@
+//! Single cases.
+
+use std::time::Duration;
+
+use super::world::World;
+use crate::plan::*;
+use crate::{AdapterError, Applied, Control, Member, Observation, PodId};
+
+/// A world without faults that has one Pod, which should serve. Nobody has looked at it yet.
+pub fn world_of_one(control: Control) -> (World, String) {
+    let mut world = World::new(1, control);
+    world.balancer.faults = false;
+    world.add_pod();
+    let (uid, input) = world.pods.iter_mut().next().unwrap();
+    input.pod.on = true;
+    let uid = uid.clone();
+    (world, uid)
+}
+
+/// A Pod whose address another Pod has taken over is held, and the summary says by whom.
+#[test]
+fn pod_that_is_held_by_another_is_told() {
+    let mut world = World::new(1, Control::Drains);
+    (world.balancer.faults, world.balancer.tells_pods) = (false, false);
+    world.add_pod();
+    let uid = world.pods.keys().next().unwrap().clone();
+    let input = world.pods.get_mut(&uid).unwrap();
+    input.pod.on = false;
+    let mut other = input.clone();
+    other.pod.on = true;
+    other.pod.id = PodId {
+        uid: "other".to_owned(),
+        name: "web-9".to_owned(),
+    };
+    world.pods.insert("other".to_owned(), other);
+    world.look();
+    world.now += Duration::from_secs(60);
+    world.look(); // a read that does not tell whose member it is
+    world.protected.insert(uid);
+    let view = world.view();
+    let mut summary = Summary::of(&view, &world.memory, world.now);
+    assert_eq!((summary.registered, summary.draining), (1, 0));
+    let marks = marks(&view, &world.memory, world.now);
+    summary.add_held(&view, &marks);
+    assert_eq!(summary.draining, 1);
+    let reason = "Pod web-9 serves at its address and port".to_owned();
+    assert_eq!(summary.held, [("web-1".to_owned(), reason)]);
+}
+
+/// A member that serves with another weight, or for another Pod, is not as it should be. The former adapter of a move
+/// must not go before it is.
+#[test]
+fn member_that_is_not_as_wanted_is_not_counted_as_registered() {
+    let mut world = World::new(1, Control::Drains);
+    world.balancer.faults = false;
+    world.add_pod();
+    let uid = world.pods.keys().next().unwrap().clone();
+    world.pods.get_mut(&uid).unwrap().pod.on = true;
+    world.look();
+    let changes: [fn(&mut Member); 2] = [
+        |member| member.weight = 1,
+        |member| member.pod.uid = "other".to_owned(),
+    ];
+    for change in changes {
+        let view = world.view();
+        let mut memory = world.memory.clone();
+        let summary = Summary::of(&view, &memory, world.now);
+        assert_eq!((summary.registered, summary.pending), (1, 0));
+        let known = memory.members.values_mut().next().unwrap();
+        change(&mut known.member);
+        let summary = Summary::of(&view, &memory, world.now);
+        assert_eq!((summary.registered, summary.pending), (0, 1));
+    }
+}
+
+#[test]
+fn failures_of_a_corrected_port_are_forgotten() {
+    let (mut world, _) = world_of_one(Control::Drains);
+    let view = world.view();
+    world.memory.begin_look(&view, world.now);
+    let observation = Ok(Observation::default());
+    world
+        .memory
+        .observed(&view, observation, world.now, world.now);
+    let Next::Apply(changes) = next_call(&view, &world.memory, 1, true, world.now) else {
+        panic!("nothing is registered");
+    };
+    let error = AdapterError::Permanent("no such port".to_owned());
+    let applied: Applied = changes.all_failed(&error);
+    world.memory.applied(&view, &changes, applied, world.now);
+    let retry = next_call(&view, &world.memory, 1, true, world.now);
+    assert!(
+        matches!(retry, Next::Wait(Some(at)) if at > world.now),
+        "{retry:?}"
+    );
+    let summary = Summary::of(&view, &world.memory, world.now);
+    assert_eq!(
+        (summary.failed, summary.last_error),
+        (1, Some("no such port".to_owned()))
+    );
+    world.shape = vec![("g", 81)];
+    let view = world.view();
+    world.memory.begin_look(&view, world.now);
+    let summary = Summary::of(&view, &world.memory, world.now);
+    assert_eq!((summary.failed, summary.last_error), (0, None));
+}

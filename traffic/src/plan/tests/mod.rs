@@ -1,0 +1,15 @@
+//! Walks through random changes of Pods, faults of the load balancer and changes of the leader, against a model of a
+//! load balancer; and single cases.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod absence;
+mod balancer;
+mod cases;
+mod checks;
+mod disturb;
+mod model;
+mod pace;
+mod random;
+mod reads;
+mod walks;
+mod world;

@@ -1,0 +1,85 @@
+//! Since when each Pod should serve at its members or should not, and since when it has no member.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::known::KnownPod;
+use super::memory::Memory;
+use super::reach::Reach;
+use super::view::View;
+use crate::Presence;
+
+impl Memory {
+    /// Begins a look: notes which Pods have turned on or off since the last look.
+    pub fn begin_look(&mut self, view: &View, now: Timestamp) {
+        self.note_turned_pods(view, now);
+        self.forget_absent(view);
+        self.forget_settled_failures(view);
+    }
+
+    fn note_turned_pods(&mut self, view: &View, now: Timestamp) {
+        for uid in view.pods.keys() {
+            let should_serve = view.should_serve(uid);
+            let planned = match should_serve {
+                true => view.planned_keys(uid),
+                false => BTreeSet::new(), // any member that reaches it is one too many
+            };
+            let is_same =
+                |known: &KnownPod| known.should_serve == should_serve && known.planned == planned;
+            if !self.pods.get(uid).is_some_and(is_same) {
+                let known = KnownPod {
+                    should_serve,
+                    planned,
+                    turned: now,
+                    absent_since: None,
+                };
+                self.pods.insert(uid.clone(), known);
+                self.quiet_reads = 0;
+            }
+        }
+        self.pods.retain(|uid, _| view.pods.contains_key(uid));
+    }
+
+    /// Notes which Pods had no member in the last read, which began at `began`.
+    pub(super) fn note_absent_pods(&mut self, view: &View, began: Timestamp) {
+        let reach = Reach::new(self.members.values());
+        for (uid, pod) in &mut self.pods {
+            let has_ended = view.pods.get(uid).is_some_and(|input| input.ended);
+            let is_present = reach.keys(view, uid).into_iter().any(|key| {
+                let known = self.members.get(&key);
+                let registered = known.is_some_and(|known| known.presence != Presence::Absent);
+                // Another Pod has the address of a Pod that has ended.
+                let is_other = has_ended && view.wanted.contains_key(&key);
+                registered && !is_other
+            });
+            let is_known = self.unreadable.is_empty() && began >= pod.turned;
+            pod.absent_since = match is_present || !is_known {
+                true => None,
+                false => pod.absent_since.or(Some(began)),
+            };
+        }
+    }
+
+    /// Since when this leader knows that the Pod should serve at these members, or should not.
+    pub fn turned_at(&self, uid: &str) -> Option<Timestamp> {
+        self.pods.get(uid).map(|known| known.turned)
+    }
+
+    /// Whether a Pod has turned since the last successful read.
+    pub(super) fn any_turned(&self, view: &View) -> bool {
+        view.pods.keys().any(|uid| self.has_turned(uid))
+    }
+
+    /// Whether the next read may end the wait of a Pod that has turned off since the last one.
+    pub fn awaits_absence(&self, view: &View) -> bool {
+        let off = |uid: &&String| view.is_protected(uid) && !view.should_serve(uid);
+        view.pods.keys().filter(off).any(|uid| self.has_turned(uid))
+    }
+
+    /// Whether a Pod has turned since the last successful read began.
+    pub(super) fn has_turned(&self, uid: &str) -> bool {
+        let is_new = |turned| self.observed.is_none_or(|observed| observed < turned);
+        self.turned_at(uid).is_some_and(is_new)
+    }
+}

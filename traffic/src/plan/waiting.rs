@@ -1,0 +1,114 @@
+//! A member that is not as it should be, for the status of the employer and the reasons of Pods.
+
+use std::fmt::{self, Display, Formatter};
+
+use jiff::Timestamp;
+
+use super::departure::drained_at;
+use super::memory::Memory;
+use super::open::OpenMember;
+use super::step::Step;
+use super::view::View;
+use crate::{MemberKey, Presence};
+
+/// A member that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Name of the Pod; empty if it is not known.
+    pub pod: String,
+    /// The member.
+    pub member: MemberKey,
+    /// Whether the member should serve.
+    pub on: bool,
+    /// What the load balancer does with it.
+    pub presence: Presence,
+    /// Open connections, if the load balancer counts them.
+    pub connections: Option<u64>,
+    /// When it counts as drained.
+    pub until: Option<Timestamp>,
+    /// Whether it must go, but stays until its Pod serves at its other members.
+    pub stays: bool,
+    /// Why its last change failed.
+    pub error: Option<String>,
+}
+
+impl Waiting {
+    /// The state of an open member.
+    pub(super) fn for_member(view: &View, memory: &Memory, open: &OpenMember) -> Waiting {
+        let registered_for = open.known.map(|known| &known.member.pod.name);
+        let mut waiting = Waiting::of(view, memory, open.uid, &open.member.key);
+        if !view.pods.contains_key(open.uid) {
+            waiting.pod = registered_for.cloned().unwrap_or_default();
+        }
+        waiting.on = open.on;
+        waiting.stays = open.step == Step::Stay;
+        if let Step::Wait { until, .. } = open.step {
+            waiting.until = until;
+        }
+        waiting
+    }
+
+    /// The state of a Pod that should not serve, at a member that somebody else has removed.
+    pub(super) fn for_pod(view: &View, memory: &Memory, uid: &str, key: &MemberKey) -> Waiting {
+        let mut waiting = Waiting::of(view, memory, uid, key);
+        waiting.until = drained_at(view, memory, uid);
+        waiting
+    }
+
+    fn of(view: &View, memory: &Memory, uid: &str, key: &MemberKey) -> Waiting {
+        let known = memory.members.get(key);
+        let failure = known.and_then(|known| known.failure.as_ref());
+        let connections = known.and_then(|known| known.connections);
+        let name = view.pods.get(uid).map(|input| input.pod.id.name.clone());
+        Waiting {
+            pod: name.unwrap_or_default(),
+            member: key.clone(),
+            on: false,
+            presence: match memory.unreadable.contains_key(&key.group) {
+                true => Presence::Unknown,
+                false => known.map_or(Presence::Absent, |known| known.presence.clone()),
+            },
+            connections: connections.map(|(count, _)| count),
+            until: None,
+            stays: false,
+            error: failure.map(|failure| failure.error.to_string()),
+        }
+    }
+}
+
+impl Display for Waiting {
+    /// For example `traffic is still on at web/10.0.0.1:80: 12 connections, drained by 2026-01-01T00:00:20Z at the
+    /// latest`.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let state = match (self.on, &self.presence) {
+            (true, Presence::Serving) => "traffic is on for another Pod or with another weight",
+            (true, Presence::Pending) => "the load balancer sends no requests yet",
+            (true, _) => "traffic is not on yet",
+            (false, Presence::Absent) => "requests may still arrive",
+            (false, Presence::Draining { .. }) => "requests may still be open",
+            (false, Presence::Unknown) => "it is not known whether traffic is off",
+            _ if self.stays => "traffic stays on, until the Pod serves at its other members,",
+            (false, _) => "traffic is still on",
+        };
+        write!(f, "{state} at {}", self.member)?;
+        let mut separator = ": ";
+        let mut add = |f: &mut Formatter<'_>, text: String| {
+            let written = write!(f, "{separator}{text}");
+            separator = ", ";
+            written
+        };
+        match self.connections.filter(|_| !self.on) {
+            Some(1) => add(f, "1 connection".to_owned())?,
+            Some(count) => add(f, format!("{count} connections"))?,
+            None => {}
+        }
+        if let Some(until) = self.until {
+            let until = until.round(jiff::Unit::Second).unwrap_or(until);
+            add(f, format!("drained by {until} at the latest"))?;
+        }
+        match &self.error {
+            Some(error) => add(f, format!("the last call failed: {error}")),
+            None => Ok(()),
+        }
+    }
+}
