@@ -201,11 +201,11 @@ async fn protection_ends_with_an_operation_that_is_undone_in_preparing() {
 
 #[tokio::test]
 async fn undone_operation_leaves_the_protection_that_makes_nothing_available_or_is_still_needed() {
-    let operate = Family::Preparing.key("other");
+    let preparing = Family::Preparing.key("other");
     let other = json!({ (Family::Operating.key("other")): "2",
         (Family::OperationType.key("other")): "update",
         (Family::OperationPermission.key("update")): "1",
-        (Family::PreChecked.key("other")): "2", (operate): "2" });
+        (Family::PreChecked.key("other")): "2", (preparing): "2" });
     for (what, part) in [
         ("not expected", json!({ "annotations": Value::Null })),
         ("another operation", json!({ "labels": other })),
