@@ -81,6 +81,11 @@ impl TrafficBed {
     /// Starts all servers again, one after the other, with a configuration without these adapters.
     pub async fn roll_out(&self, without: &[&str]) {
         self.configure(without);
+        self.restart_all().await;
+    }
+
+    /// Starts all servers again, one after the other.
+    pub async fn restart_all(&self) {
         for index in 0..REPLICAS {
             self.bed.terminate(index).await;
             self.bed.restart(index).await;

@@ -1,12 +1,12 @@
 //! An adapter that is not in the configuration any more while Pods have marks of its Services.
 
-use operating::api::keys::Family;
+use operating::api::keys::{self, Family};
 use serde_json::json;
 use testbed::{Scope, wait};
 
 use crate::bed::{TrafficBed, alone};
-use crate::fixtures::{names, serving_by};
-use crate::sets::label;
+use crate::fixtures::{Employer, names, serving_by};
+use crate::sets::{Set, label};
 
 fn members(bed: &TrafficBed, scope: &Scope) -> usize {
     let state = bed.http.state();
@@ -45,6 +45,37 @@ async fn pods_keep_marks_and_members_while_their_adapter_is_not_configured() {
     web.marks(&pods[0], (true, false)).await;
     scope.finish(&pods[0], "manual").await.unwrap();
     web.consistent(3).await;
+}
+
+/// A Service that names no adapter loses the default. What was registered must not be forgotten.
+#[tokio::test]
+async fn pods_keep_marks_while_the_servers_have_no_default() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("traffic-no-default").await;
+    let web = Employer::new(&scope, "web", json!({})).await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let pods = names(&set).await;
+    for pod in &pods {
+        web.marks(pod, (true, true)).await;
+    }
+    bed.write("traffic.yaml", &json!({ "default": "none" }).to_string());
+    bed.restart_all().await;
+    let report = web.until("the error", |report| report.last_error.is_some());
+    let error = report.await.last_error.unwrap();
+    assert!(
+        error.contains("no adapter manages this Service any more"),
+        "{error}"
+    );
+    scope.begin(&pods[0], "manual").await.unwrap();
+    web.marks(&pods[1], (true, true)).await;
+    let waiting = web.marks(&pods[0], (true, true)).await;
+    assert!(label(&waiting, &Family::Operate.key("manual")).is_none());
+    // Without the label, nobody waits any more.
+    web.edit(json!({ "metadata": { "labels": { (keys::CONTROL): null } } }))
+        .await;
+    web.marks(&pods[1], (false, false)).await;
+    web.marks(&pods[0], (false, false)).await;
+    bed.roll_out(&[]).await;
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use traffic::{Adapter, Employer, EmployerKind};
 
 use super::guarded::Guarded;
 use crate::api::keys;
+use crate::domain::traffic::adapter_in_use::AdapterInUse;
 
 /// An adapter with its name, and who may use it.
 #[derive(Clone)]
@@ -113,8 +114,8 @@ impl Adapters {
     /// else the default. `None` if there is none.
     ///
     /// # Errors
-    /// If the annotation names an adapter that does not exist, or that may not manage this employer, or if an adapter
-    /// panics.
+    /// If the annotation names an adapter that does not exist, or that may not manage this employer, if an adapter
+    /// panics, or if no adapter manages an employer that had one: what that one has registered must not be forgotten.
     pub fn choose(
         &self,
         kind: &EmployerKind,
@@ -144,12 +145,57 @@ impl Adapters {
                 return Ok(Some(named));
             }
         }
-        let default = || usable().find(|named| Some(&named.name) == self.default.as_ref());
-        Ok(default())
+        let mut default = usable().filter(|named| Some(&named.name) == self.default.as_ref());
+        match (
+            default.next(),
+            AdapterInUse::of(&employer.annotations).present(),
+        ) {
+            (None, Some(former)) => Err(format!(
+                "no adapter manages this {} any more, and adapter {former} may have registered members; let the \
+                 annotation {key} or the default of the servers (--traffic-config) name an adapter, or remove the label \
+                 {} to leave the members as they are",
+                kind.kind,
+                keys::CONTROL
+            )),
+            (named, _) => Ok(named),
+        }
     }
 
     fn names(&self) -> String {
         let names: Vec<_> = self.all.keys().map(String::as_str).collect();
         names.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::super::endpoints::EndpointsAdapter;
+    use super::*;
+
+    /// What was registered must not be forgotten because the configuration has changed.
+    #[test]
+    fn employer_that_had_an_adapter_is_never_without() {
+        let endpoints = Arc::new(EndpointsAdapter(Arc::default()));
+        let endpoints = NamedAdapter::new("endpoints", endpoints, Some(["shop".to_owned()].into()));
+        let adapters = Adapters::new(vec![endpoints], Some("endpoints".to_owned())).unwrap();
+        let choose = |namespace: &str, in_use: &str| {
+            let annotations = json!({ (keys::CONSIST_ADAPTER_IN_USE): in_use });
+            let employer = Employer {
+                namespace: namespace.to_owned(),
+                annotations: serde_json::from_value(annotations).unwrap(),
+                ..Employer::default()
+            };
+            let chosen = adapters.choose(&EmployerKind::service(), &employer);
+            chosen.map(|named| named.map(|named| named.name.clone()))
+        };
+        let endpoints = Ok(Some("endpoints".to_owned()));
+        assert_eq!(choose("shop", ""), endpoints);
+        assert_eq!(choose("shop", "edge"), endpoints, "a move");
+        assert_eq!(choose("pay", ""), Ok(None));
+        let error = choose("pay", "endpoints,edge").unwrap_err();
+        assert!(error.contains("adapter endpoints may have"), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::core::params::Patch;
 use serde_json::{Map, Value, json};
-use tracing::debug;
+use tracing::{debug, info, warn};
 use traffic::EmployerKind;
 
 use super::super::api_calls::{call_outcome, with_api_deadline};
@@ -188,6 +188,23 @@ impl TrafficController {
     ) -> Result<(), ReconcileOutcome> {
         if is_reported(employer, report) {
             return Ok(());
+        }
+        let failed_before = stored_report(employer).is_some_and(|s| s.last_error.is_some());
+        match &report.last_error {
+            Some(error) if !failed_before => {
+                warn!(
+                    employer = employer.name.key(),
+                    adapter = report.adapter,
+                    error,
+                    "traffic is not as the Pods need"
+                );
+            }
+            None if failed_before => info!(
+                employer = employer.name.key(),
+                adapter = report.adapter,
+                "the failure has ended"
+            ),
+            _ => {}
         }
         if let Some(error) = &report.last_error {
             let about = reference(self.kind_of(employer), employer);

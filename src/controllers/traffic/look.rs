@@ -300,7 +300,11 @@ impl Look<'_> {
                     "adapter {} has panicked; see the log of the server",
                     self.named.name
                 );
-                warn!(adapter = self.named.name, "an adapter has panicked");
+                warn!(
+                    employer = self.employer.name.key(),
+                    adapter = self.named.name,
+                    "an adapter has panicked"
+                );
                 Err(AdapterError::Transient(text))
             }
             Err(_) => {

@@ -219,7 +219,10 @@ impl TrafficController {
             self.report_left_members(&employer, &formers.unknown);
             self.finish(&employer).await?;
             self.watched.set(&employer.name, HashSet::new());
-            info!("all members are off the load balancer; the employer may go");
+            info!(
+                employer = employer.name.key(),
+                "all members are off the load balancer; the employer may go"
+            );
             return Ok(ReconcileOutcome::Done);
         }
         result

@@ -2,10 +2,12 @@
 
 use jiff::Timestamp;
 
+use super::accepted::{Accepted, Kind};
+use super::backoff::later;
 use super::known::{Failure, Known};
 use super::memory::Memory;
 use super::view::View;
-use crate::{AdapterError, Applied, Changes, Presence};
+use crate::{AdapterError, Applied, Changes, Member, Presence};
 
 impl Memory {
     /// Takes the result of changes.
@@ -17,7 +19,7 @@ impl Memory {
         now: Timestamp,
     ) {
         let mut throttled = None;
-        for member in changes.members() {
+        for (kind, member) in changes_by_kind(changes) {
             let known = self.members.entry(member.key.clone());
             let known = known.or_insert_with(|| Known::new(member.clone(), now));
             let result = results.remove(&member.key).unwrap_or_else(|| {
@@ -26,15 +28,22 @@ impl Memory {
             });
             let presence = match result {
                 Ok(presence) => {
-                    if changes.register.contains(member) {
+                    if kind == Kind::Register {
                         known.member = member.clone();
                     }
-                    known.failure = None;
+                    let accepted = Accepted::again(known.accepted, kind);
+                    known.accepted = Some(accepted);
+                    // A failure to make accepted changes ends with a read that shows the effect.
+                    known.failure = known.failure.take().filter(|_| accepted.is_fruitless());
                     self.quiet_reads = 0;
                     Some(presence)
                 }
                 Err(error) => {
                     let presence = presence_after(&error);
+                    if presence == Some(Presence::Unknown) {
+                        let until = later(now, view.settings.timeout * 2);
+                        known.late.add(kind, &member.pod.uid, until);
+                    }
                     if matches!(error, AdapterError::Throttled(_)) {
                         throttled = Some(error.clone());
                     }
@@ -51,6 +60,16 @@ impl Memory {
         let failure = |error| Failure::after(self.failure.as_ref(), error, view, now);
         self.failure = throttled.map(failure);
     }
+}
+
+fn changes_by_kind(changes: &Changes) -> impl Iterator<Item = (Kind, &Member)> {
+    let lists = [
+        (Kind::Register, &changes.register),
+        (Kind::Drain, &changes.drain),
+        (Kind::Deregister, &changes.deregister),
+    ];
+    let members = lists.map(|(kind, list)| list.iter().map(move |member| (kind, member)));
+    members.into_iter().flatten()
 }
 
 /// What is known of a member whose change failed; `None` if nothing has changed.

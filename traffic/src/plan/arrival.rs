@@ -1,14 +1,15 @@
 //! How far a member is that should serve.
 
 use super::memory::Memory;
-use super::step::Step;
+use super::step::{Step, late_step};
 use super::view::View;
 use crate::{Control, Member, Presence};
 
 /// The next step of a wanted member; `None` if it serves as it should.
 pub(super) fn arrival(view: &View, memory: &Memory, member: &Member) -> Option<Step> {
     if memory.does_serve_at(view, &member.key) {
-        return None;
+        let known = memory.members.get(&member.key);
+        return late_step(known.and_then(|known| known.late.off));
     }
     if memory.observed.is_none() || memory.unreadable.contains_key(&member.key.group) {
         // The read that is due in any case comes first.

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::backoff::later;
 use super::known::Known;
 use super::memory::Memory;
-use super::step::{Stay, Step};
+use super::step::{Stay, Step, late_step};
 use super::succession::has_left_selection;
 use super::view::{PodInput, View};
 use crate::{Control, Presence};
@@ -20,7 +20,7 @@ pub(super) fn departure(
     now: Timestamp,
 ) -> Option<Step> {
     if known.presence == Presence::Absent {
-        return None;
+        return late_step(known.late.on);
     }
     let uid = &known.member.pod.uid;
     if !uid.is_empty() && !view.pods.contains_key(uid) && !view.gone.contains(uid) {
@@ -57,6 +57,11 @@ pub(super) fn departure(
         Presence::Draining { until } if control == Control::Deregisters => Step::Wait {
             until: *until,
             poll: true,
+        },
+        // It may get requests again, which the removal would cut off.
+        Presence::Draining { .. } if known.late.on.is_some() && !has_ended => Step::Wait {
+            until: known.late.on,
+            poll: false,
         },
         Presence::Draining { .. } if now >= drained_at || known.is_idle() => Step::Deregister,
         Presence::Draining { .. } => Step::Wait {

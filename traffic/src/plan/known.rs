@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use super::accepted::Accepted;
 use super::backoff::{later, pause_after};
+use super::late::Late;
 use super::view::View;
 use crate::{AdapterError, Control, Member, MemberKey, Presence};
 
@@ -21,6 +23,10 @@ pub(super) struct Known {
     pub connections: Option<(u64, Timestamp)>,
     /// The last failed change.
     pub failure: Option<Failure>,
+    /// The last accepted change, until a read shows its effect.
+    pub accepted: Option<Accepted>,
+    /// Lost changes.
+    pub late: Late,
 }
 
 impl Known {
@@ -33,6 +39,8 @@ impl Known {
             drains_since: None,
             connections: None,
             failure: None,
+            accepted: None,
+            late: Late::default(),
         }
     }
 

@@ -95,6 +95,9 @@ fn is_off(view: &View, memory: &Memory, uid: &str, key: &MemberKey) -> bool {
     if known.presence == Presence::Unknown {
         return false; // the last change of it may have been for this Pod
     }
+    if known.late.may_reach(uid) {
+        return false;
+    }
     let registered_for = &known.member.pod.uid;
     if !registered_for.is_empty() && registered_for != uid {
         return true; // the load balancer sends these requests to another Pod

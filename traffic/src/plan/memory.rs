@@ -61,7 +61,7 @@ impl Memory {
 
     /// Whether no member is registered, as far as a complete read tells.
     pub fn is_empty(&self) -> bool {
-        let absent = |known: &Known| known.presence == Presence::Absent;
+        let absent = |known: &Known| known.presence == Presence::Absent && known.late.on.is_none();
         let complete = self.observed.is_some() && self.unreadable.is_empty() && !self.must_observe;
         complete && self.members.values().all(absent)
     }
@@ -111,11 +111,12 @@ impl Memory {
         }
     }
 
-    /// Forgets absent members, except wanted ones that could not be registered.
+    /// Forgets absent members, except wanted ones that could not be registered, and those of lost changes.
     pub(super) fn forget_absent(&mut self, view: &View) {
         self.members.retain(|key, known| {
-            let failed = known.failure.is_some() && view.wanted.contains_key(key);
-            known.presence != Presence::Absent || failed
+            let failed = known.failure.is_some() || known.accepted.is_some();
+            let failed = failed && view.wanted.contains_key(key);
+            known.presence != Presence::Absent || failed || known.late.until().is_some()
         });
     }
 }

@@ -24,11 +24,13 @@
 //! | `waiting` | an open member in words |
 //! | `summary` | counts and waiting members, for the status of the employer |
 
+mod accepted;
 mod applied;
 mod arrival;
 mod backoff;
 mod departure;
 mod known;
+mod late;
 mod marks;
 mod memory;
 mod next;

@@ -140,7 +140,10 @@ impl Waits {
         // A call of a former leader may have been under way at the first read.
         let confirms = memory.first_observed == Some(observed);
         let confirmation = confirms.then(|| later(observed, settings.timeout * 2));
-        poll.into_iter().chain(resync).chain(confirmation).min()
+        let lost = memory.members.values();
+        let lost = lost.filter_map(|known| known.late.until()).min();
+        let reads = poll.into_iter().chain(resync).chain(confirmation);
+        reads.chain(lost).min()
     }
 
     /// When something is to be done next, if nothing changes until then.

@@ -37,6 +37,7 @@ impl Memory {
             changed |= self.note_registration(registration, began, now);
         }
         changed |= self.note_unlisted(&listed, now);
+        self.compare_accepted(view, began, now);
         self.note_read_groups(view, &listed);
         self.note_absent_pods(view, began);
         self.forget_absent(view);
@@ -93,6 +94,28 @@ impl Memory {
             }
         }
         changed
+    }
+
+    /// Compares what was accepted with what a read tells, and forgets the lost changes that it must have shown.
+    fn compare_accepted(&mut self, view: &View, began: Timestamp, now: Timestamp) {
+        for known in self.members.values_mut() {
+            if self.unreadable.contains_key(&known.member.key.group) {
+                continue;
+            }
+            known.late.settle(began);
+            let Some(accepted) = known.accepted.take() else {
+                continue;
+            };
+            let (left, complaint) = accepted.compare(view.settings.control, &known.presence);
+            known.accepted = left;
+            if let Some(complaint) = complaint {
+                let error = AdapterError::Transient(complaint);
+                let former = known.failure.as_ref();
+                known.failure = Some(Failure::after(former, error, view, now));
+            } else if left.is_none() {
+                known.failure = None;
+            }
+        }
     }
 
     fn note_read_groups(&mut self, view: &View, listed: &BTreeSet<MemberKey>) {

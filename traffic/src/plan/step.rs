@@ -51,3 +51,11 @@ impl Step {
         }
     }
 }
+
+/// Nothing is to be done, but a lost change may still be made until this time. The read that is due then tells.
+pub(super) fn late_step(until: Option<Timestamp>) -> Option<Step> {
+    until.map(|until| Step::Wait {
+        until: Some(until),
+        poll: false,
+    })
+}

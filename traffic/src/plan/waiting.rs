@@ -28,6 +28,8 @@ pub struct Waiting {
     pub until: Option<Timestamp>,
     /// Until when it stays on traffic, if it must go and stays for now.
     pub stays: Option<Stay>,
+    /// Whether it is as it should be, but a call without an answer may still change that.
+    pub may_change: bool,
     /// Why its last change failed.
     pub error: Option<String>,
 }
@@ -42,7 +44,17 @@ impl Waiting {
         }
         waiting.on = open.on;
         match open.step {
-            Step::Wait { until, .. } => waiting.until = until,
+            Step::Wait { until, .. } => {
+                waiting.until = until;
+                let late = open.known.map(|known| &known.late);
+                waiting.may_change = match (open.on, &waiting.presence) {
+                    (true, Presence::Serving) => late.is_some_and(|late| late.off.is_some()),
+                    (false, Presence::Absent | Presence::Draining { .. }) => {
+                        late.is_some_and(|late| late.on.is_some())
+                    }
+                    _ => false,
+                };
+            }
             Step::Stay(stay) => waiting.stays = Some(stay),
             _ => {}
         }
@@ -72,6 +84,7 @@ impl Waiting {
             connections: connections.map(|(count, _)| count),
             until: None,
             stays: None,
+            may_change: false,
             error: failure.map(|failure| failure.error.to_string()),
         }
     }
@@ -82,6 +95,10 @@ impl Display for Waiting {
     /// latest`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let state = match (self.on, &self.presence) {
+            (true, Presence::Serving) if self.may_change => {
+                "traffic is on, and a call without an answer may still take it off"
+            }
+            (false, _) if self.may_change => "a call without an answer may still put traffic on",
             (true, Presence::Serving) => "traffic is on for another Pod or with another weight",
             (true, Presence::Pending) => "the load balancer sends no requests yet",
             (true, _) => "traffic is not on yet",
@@ -112,7 +129,16 @@ impl Display for Waiting {
         }
         if let Some(until) = self.until {
             let until = until.round(jiff::Unit::Second).unwrap_or(until);
-            add(f, format!("drained by {until} at the latest"))?;
+            let what = match self.may_change {
+                true => "it is read again after",
+                false => "drained by",
+            };
+            let end = if self.may_change {
+                ""
+            } else {
+                " at the latest"
+            };
+            add(f, format!("{what} {until}{end}"))?;
         }
         match &self.error {
             Some(error) => add(f, format!("the last call failed: {error}")),

@@ -54,6 +54,14 @@ impl Entry {
     }
 }
 
+/// A change that is made although its call got no answer.
+pub struct Delayed {
+    pub at: Timestamp,
+    pub member: Member,
+    /// 0: register, 1: drain, 2: deregister.
+    pub kind: u8,
+}
+
 pub struct Balancer {
     pub control: Control,
     /// Whether it tells whose member it has.
@@ -64,7 +72,10 @@ pub struct Balancer {
     pub tells_until: bool,
     /// Whether calls fail, and health checks take time.
     pub faults: bool,
+    /// Whether every new member waits for a health check.
+    pub checks: bool,
     pub entries: BTreeMap<MemberKey, Entry>,
+    pub delayed: Vec<Delayed>,
 }
 
 impl Balancer {
@@ -75,7 +86,9 @@ impl Balancer {
             counts: !seed.is_multiple_of(4),
             tells_until: !seed.is_multiple_of(5),
             faults: true,
+            checks: false,
             entries: BTreeMap::new(),
+            delayed: Vec::new(),
         }
     }
 
@@ -103,6 +116,18 @@ impl Balancer {
         }
     }
 
+    /// Makes the changes whose time has come.
+    pub fn make_delayed(&mut self, random: &mut Random, now: Timestamp) {
+        let (due, left) = std::mem::take(&mut self.delayed)
+            .into_iter()
+            .partition(|delayed| delayed.at <= now);
+        self.delayed = left;
+        let due: Vec<Delayed> = due;
+        for delayed in due {
+            self.make_change(&delayed.member, delayed.kind, random, delayed.at);
+        }
+    }
+
     /// A member that somebody else registers.
     pub fn add(&mut self, member: Member, random: &mut Random) {
         let state = self.first_state(random);
@@ -111,7 +136,7 @@ impl Balancer {
     }
 
     fn first_state(&self, random: &mut Random) -> State {
-        match self.faults && random.one_in(3) {
+        match self.checks || self.faults && random.one_in(3) {
             true => State::Pending,
             false => State::Serving,
         }
@@ -191,8 +216,14 @@ impl Balancer {
                     continue;
                 }
                 let lost = self.faults && random.one_in(8);
-                if !lost || random.one_in(2) {
-                    self.make_change(member, kind, random, now);
+                match random.below(3) {
+                    0 if lost => {}
+                    1 if lost => self.delayed.push(Delayed {
+                        at: now + Duration::from_millis(100 + random.below(19_900)),
+                        member: member.clone(),
+                        kind,
+                    }),
+                    _ => self.make_change(member, kind, random, now),
                 }
                 if !lost {
                     let presence = self.presence(self.entries.get(&member.key));

@@ -115,11 +115,17 @@ impl World {
                     let all = entries.all(|entry| entry.is_some_and(Entry::serves));
                     let observes = self.control == Control::Observes;
                     assert!(observes || all, "{uid} is not on traffic everywhere");
+                    let mut delayed = self.balancer.delayed.iter();
+                    let goes = delayed.any(|d| d.kind != 0 && keys.contains(&d.member.key));
+                    assert!(!goes, "{uid} may go off traffic");
                     self.protected.insert(uid);
                 }
                 // Nobody waits for what somebody else does with the members of a deleted employer.
                 Mark::Release if self.deleting && self.control == Control::Observes => {}
                 Mark::Release => {
+                    let mut delayed = self.balancer.delayed.iter();
+                    let comes = delayed.any(|d| d.kind == 0 && d.member.pod.uid == uid);
+                    assert!(!comes, "{uid} may come on traffic");
                     let on: Vec<_> = self.balancer.entries.values().filter(of_pod).collect();
                     if self.other.is_some() {
                         continue; // the former adapter may still send it requests

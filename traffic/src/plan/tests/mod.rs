@@ -7,6 +7,7 @@ mod balancer;
 mod cases;
 mod checks;
 mod disturb;
+mod fruitless;
 mod model;
 mod moves;
 mod pace;

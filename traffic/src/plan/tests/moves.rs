@@ -16,8 +16,17 @@ pub struct Former {
 impl World {
     /// Another leader knows nothing.
     pub fn lead_anew(&mut self) {
+        // It does not know either which changes were lost.
+        for delayed in &mut self.balancer.delayed {
+            delayed.at = self.now;
+        }
+        self.balancer.make_delayed(&mut self.random, self.now);
         self.memory = Memory::default();
         if let Some(other) = &mut self.other {
+            for delayed in &mut other.balancer.delayed {
+                delayed.at = self.now;
+            }
+            other.balancer.make_delayed(&mut self.random, self.now);
             other.memory = Memory::default();
         }
     }

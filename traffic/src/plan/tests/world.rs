@@ -136,6 +136,7 @@ impl World {
 
     /// The calls of a look at one adapter.
     pub fn call(&mut self, view: &mut View) -> Option<Timestamp> {
+        self.balancer.make_delayed(&mut self.random, self.now);
         self.add_gone(view);
         self.memory.begin_look(view, self.now);
         let (mut calls, mut observed) = (0, false);

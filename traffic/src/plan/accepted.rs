@@ -1,0 +1,94 @@
+//! Changes that the load balancer has accepted, and that a read has not shown. A load balancer that accepts a change again
+//! and again without making it is not asked without a pause.
+
+use crate::{Control, Presence};
+
+/// So many accepted changes without an effect are a failure. Fewer can be a read that is late.
+const FRUITLESS: u32 = 3;
+
+/// A change of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Register,
+    Drain,
+    Deregister,
+}
+
+/// The last change that was accepted, until a read shows its effect.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Accepted {
+    kind: Kind,
+    /// How often it was accepted in a row.
+    count: u32,
+    /// Whether a read has been compared with it.
+    compared: bool,
+}
+
+/// What a read tells of an accepted change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    Seen,
+    /// It may still come.
+    Open,
+    Missing,
+}
+
+impl Accepted {
+    /// The change was accepted once more.
+    pub fn again(before: Option<Accepted>, kind: Kind) -> Accepted {
+        let before = before.filter(|before| before.kind == kind);
+        Accepted {
+            kind,
+            count: before.map_or(0, |before| before.count).saturating_add(1),
+            compared: false,
+        }
+    }
+
+    /// Whether it was accepted too often.
+    pub fn is_fruitless(self) -> bool {
+        self.count >= FRUITLESS
+    }
+
+    /// Compares it with a read. Returns what is left of it, and what is wrong, once after each change.
+    pub fn compare(
+        mut self,
+        control: Control,
+        presence: &Presence,
+    ) -> (Option<Accepted>, Option<String>) {
+        match self.kind.effect(control, presence) {
+            Effect::Seen => (None, None),
+            Effect::Open => (Some(self), None),
+            Effect::Missing => {
+                let is_new = !std::mem::replace(&mut self.compared, true);
+                let says = self.kind.complaint(self.count);
+                let complaint = (is_new && self.is_fruitless()).then_some(says);
+                (Some(self), complaint)
+            }
+        }
+    }
+}
+
+impl Kind {
+    fn effect(self, control: Control, presence: &Presence) -> Effect {
+        match (self, presence) {
+            (_, Presence::Unknown) => Effect::Open,
+            (Kind::Register, Presence::Serving) => Effect::Seen,
+            (Kind::Register, Presence::Pending) => Effect::Open,
+            (Kind::Drain, Presence::Draining { .. } | Presence::Absent) => Effect::Seen,
+            (Kind::Deregister, Presence::Absent) => Effect::Seen,
+            (Kind::Deregister, Presence::Draining { .. }) if control == Control::Deregisters => {
+                Effect::Seen
+            }
+            _ => Effect::Missing,
+        }
+    }
+
+    fn complaint(self, count: u32) -> String {
+        let (change, instead) = match self {
+            Kind::Register => ("to register the member", "does not list it as serving"),
+            Kind::Drain => ("to drain the member", "still lists it as serving"),
+            Kind::Deregister => ("to remove the member", "still lists it"),
+        };
+        format!("the load balancer has accepted {count} times {change}, and {instead}")
+    }
+}
