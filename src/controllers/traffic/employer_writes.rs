@@ -10,8 +10,8 @@ use tracing::{debug, info, warn};
 use traffic::EmployerKind;
 
 use super::super::api_calls::{call_outcome, with_api_deadline};
-use super::TrafficController;
 use super::object_writes::{self, ObjectWrite};
+use super::{EmployerMemory, TrafficController};
 use crate::api::keys;
 use crate::api_request::ApiFailure;
 use crate::cluster::events::EventRecorder;
@@ -53,12 +53,14 @@ pub fn stored_report(employer: &CachedEmployer) -> Option<EmployerReport> {
 }
 
 impl TrafficController {
-    /// Gives an employer the finalizer, and records its adapter. Returns the employer as it is stored then; `None` if the
+    /// Gives an employer the finalizer, and records its adapter. If it has lost both, it was replaced by its manifest, and the
+    /// adapters whose members this leader knows are recorded again. Returns the employer as it is stored then; `None` if the
     /// API server has stored something else.
     pub(super) async fn prepare(
         &self,
         employer: &CachedEmployer,
         adapter: &str,
+        memory: &EmployerMemory,
     ) -> Result<Option<Arc<CachedEmployer>>, ReconcileOutcome> {
         let others = employer
             .state
@@ -66,12 +68,16 @@ impl TrafficController {
             .iter()
             .filter(|f| !is_clean_finalizer(f));
         let mut finalizers: Vec<_> = others.map(String::as_str).collect();
+        let others_only = finalizers.len() == employer.state.finalizers.len();
         finalizers.push(keys::CLEAN_FINALIZER);
         let in_use = AdapterInUse::of(&employer.state.employer.annotations);
+        let is_replaced = others_only && in_use.present().is_none();
+        let known = memory.plans.iter().filter(|(_, plan)| !plan.is_empty());
+        let known = known.map(|(name, _)| name.as_str()).filter(|_| is_replaced);
         let mut annotations = no_records();
         annotations.insert(
             keys::CONSIST_ADAPTER_IN_USE.to_owned(),
-            json!(in_use.moved_to(adapter)),
+            json!(in_use.moved_to(adapter, known)),
         );
         let metadata = json!({ "finalizers": finalizers, "annotations": annotations });
         self.patch_object(employer, "prepare an employer", metadata)

@@ -58,8 +58,11 @@ pub enum Role {
         /// Whether no Pod may be released yet, because another adapter may still send it requests.
         hold: bool,
     },
-    /// It managed the employer before. All its members go.
-    Former,
+    /// It managed the employer before, or another one does not serve yet in its place.
+    Former {
+        /// Whether all its members go. Otherwise those stay that should serve, and no others are registered.
+        retires: bool,
+    },
 }
 
 /// What a look came to.
@@ -143,7 +146,7 @@ impl Look<'_> {
         if let Err(error) = asked_drain_time(&self.seen.annotations) {
             summary.last_error.get_or_insert(error);
         }
-        let has_marks = self.role != Role::Former;
+        let has_marks = !self.is_former();
         let written = match has_marks {
             true => {
                 let marks = self.permitted_marks(&view, memory);
@@ -162,7 +165,10 @@ impl Look<'_> {
         *marked = unread;
         marked.extend(with_marks.map(|m| (m.uid.clone(), m.name.clone())));
         let observes = self.named.adapter.settings().control == Control::Observes;
-        let no_members = observes || memory.is_empty();
+        let no_members = match observes {
+            true => has_marks || self.all_drained(&view, memory),
+            false => memory.is_empty(),
+        };
         let no_marks = !has_marks || marked.is_empty();
         let is_clean = no_members && no_marks;
         Ok(LookResult {
@@ -185,7 +191,26 @@ impl Look<'_> {
         });
         let adapter = &*self.named.adapter;
         let drain = asked_drain_time(&self.seen.annotations).unwrap_or_default();
-        View::new(adapter, &self.seen, drain, inputs.collect())
+        let mut view = View::new(adapter, &self.seen, drain, inputs.collect());
+        view.registers = !self.is_former();
+        view
+    }
+
+    fn is_former(&self) -> bool {
+        matches!(self.role, Role::Former { .. })
+    }
+
+    /// Whether no protected Pod that should not serve may still get requests.
+    fn all_drained(&self, view: &View, memory: &Memory) -> bool {
+        if view.refused.is_some() {
+            return true; // it does not manage the employer
+        }
+        let marks = marks(view, memory, self.now());
+        let mut waiting = view.pods.keys().filter(|uid| {
+            let is_off = view.is_protected(uid) && !view.should_serve(uid);
+            is_off && marks.get(*uid) != Some(&Mark::Release)
+        });
+        waiting.next().is_none()
     }
 
     /// Makes the calls that are due. Returns the time until the next look.
@@ -355,7 +380,7 @@ impl Look<'_> {
 
     /// Remembers which Pods this employer must see the end of.
     fn watch(&self, view: &View, memory: &Memory) {
-        if self.role != Role::Former {
+        if !self.is_former() {
             let registered = memory.members_of_unknown_pods(view);
             let registered = registered.iter().map(|member| member.pod.uid.as_str());
             let all = view.pods.keys().map(String::as_str).chain(registered);

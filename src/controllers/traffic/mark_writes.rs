@@ -31,6 +31,8 @@ struct PodWrites {
     history: WriteHistory<PodMarks>,
     /// The version that the last write stored. The cache may be older.
     version: u64,
+    /// When the plan permitted the last write.
+    permitted: Timestamp,
 }
 
 impl MarkWrites {
@@ -49,6 +51,18 @@ impl MarkWrites {
         let is_news = pod.metadata.resource_version > last.version;
         let pause = last.history.pause(&wanted, now)?;
         (is_news || pause.refusal.is_some()).then_some(pause)
+    }
+
+    /// Forgets a write that was stored before the Pod turned: it belongs to another operation. Whoever undoes an operation
+    /// takes the mark back, which is no fault.
+    fn forget_before(&mut self, uid: &str, turned: Timestamp) {
+        let is_former = |writes: &PodWrites| {
+            let stored = !writes.history.is_refused();
+            stored && writes.permitted < turned
+        };
+        if self.0.get(uid).is_some_and(is_former) {
+            self.0.remove(uid);
+        }
     }
 
     fn add(&mut self, pod: &Pod, wanted: PodMarks, version: u64, refusal: Option<String>) {
@@ -115,11 +129,17 @@ pub async fn write_marks(
             ));
             continue;
         }
+        if let Some(turned) = memory.turned_at(uid) {
+            writes.forget_before(uid, turned);
+        }
         let wanted = wanted_marks(view, employer, pod, mark);
         changes
             .extend(pod_marks::change(employer, pod, wanted).map(|change| (pod, change, wanted)));
     }
     for (pod, wanted) in write_all(context, employer, changes, writes, &mut result).await {
+        if let Some(written) = writes.0.get_mut(&pod.metadata.uid) {
+            written.permitted = now;
+        }
         let had = PodMarks::of(employer, pod);
         let turned = memory.turned_at(&pod.metadata.uid);
         let took = turned.map(|turned| now.duration_since(turned).unsigned_abs());
@@ -244,5 +264,37 @@ fn error_text(error: RequestError) -> String {
         | RequestError::Denied(text)
         | RequestError::Refused(text) => format!("a Pod can't be marked: {text}"),
         RequestError::Moved | RequestError::Exists => "a Pod has changed".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_write_of_a_former_turn_is_no_reason_to_wait() {
+        let pod = |version| {
+            let mut pod = Pod::default();
+            (pod.metadata.uid, pod.metadata.resource_version) = ("u".to_owned(), version);
+            pod
+        };
+        let marks = PodMarks {
+            expected: true,
+            protected: true,
+        };
+        let at = |second| Timestamp::from_second(second).unwrap_or_default();
+        let paused = |refusal: Option<&str>, turned| {
+            let mut writes = MarkWrites::default();
+            writes.add(&pod(1), marks, 2, refusal.map(str::to_owned));
+            writes
+                .0
+                .values_mut()
+                .for_each(|writes| writes.permitted = at(10));
+            writes.forget_before("u", at(turned));
+            writes.pause(&pod(3), marks, Instant::now()).is_some()
+        };
+        assert!(paused(None, 10), "another program took it back");
+        assert!(!paused(None, 11), "an operation was undone");
+        assert!(paused(Some("denied"), 11), "the policy is still there");
     }
 }

@@ -35,8 +35,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, info};
-use traffic::Employer;
 use traffic::plan::Memory;
+use traffic::{Adapter, Control, Employer};
 
 use super::ControllerContext;
 use super::cache_waits::{TermStart, wait_for_pod_cache};
@@ -187,7 +187,7 @@ impl TrafficController {
         let deleting = employer.state.employer.deleting;
         let mut employer = Arc::clone(employer);
         if !deleting && !employer_writes::is_prepared(&employer, &chosen.name) {
-            employer = match self.prepare(&employer, &chosen.name).await? {
+            employer = match self.prepare(&employer, &chosen.name, memory).await? {
                 Some(prepared) => prepared,
                 None => return self.report_unprepared(&employer, chosen, memory).await,
             };
@@ -204,9 +204,14 @@ impl TrafficController {
         let looked = self.look(&employer, chosen, &mut plan, role, memory).await;
         memory.plans.insert(chosen.name.clone(), plan);
         let mut result = looked?;
-        if deleting || result.is_settled {
-            let retired = self.retire_next(&employer, chosen, &formers, memory).await;
-            self.add_retired(&employer.name, retired, &mut result)?;
+        let settled = deleting || result.is_settled;
+        for (index, former) in formers.usable.iter().enumerate() {
+            // They go one after the other. Those that do not go yet keep their members as the Pods need.
+            let retires = settled && index == 0;
+            let looked = self
+                .look_at_former(&employer, chosen, former, retires, memory)
+                .await;
+            self.add_former(&employer.name, looked, &mut result)?;
         }
         if let Some(error) = formers.unknown_error().filter(|_| !deleting) {
             result.summary.last_error.get_or_insert(error);
@@ -263,8 +268,11 @@ impl TrafficController {
         role: Role,
         memory: &mut EmployerMemory,
     ) -> Result<LookResult, ReconcileOutcome> {
+        // What somebody else has registered goes as the Pods need, whoever manages the employer.
+        let observes = named.adapter.settings().control == Control::Observes;
+        let retires = role == Role::Former { retires: true } && !observes;
         let seen = Employer {
-            deleting: employer.state.employer.deleting || role == Role::Former,
+            deleting: employer.state.employer.deleting || retires,
             ..employer.state.employer.clone()
         };
         let look = Look {

@@ -40,22 +40,24 @@ impl TrafficController {
         self.context.traffic.adapters.usable(name, kind, namespace)
     }
 
-    /// Removes the members of the next former adapter, now that the present one serves. Until they are removed, no Pod is
-    /// released. Returns what the former adapter came to; `None` if there is none that can be asked.
-    pub(super) async fn retire_next(
+    /// Looks at the members of a former adapter. If it `retires`, because the present one serves, they all go. Until it has
+    /// none, no Pod is released. Returns what it came to; `None` if it can't be asked.
+    pub(super) async fn look_at_former(
         &self,
         employer: &CachedEmployer,
         chosen: &NamedAdapter,
-        formers: &Formers,
+        former: &str,
+        retires: bool,
         memory: &mut EmployerMemory,
     ) -> Result<Option<LookResult>, ReconcileOutcome> {
-        let next = formers.usable.first();
-        let Some(named) = next.and_then(|name| self.usable(employer, name)) else {
+        let Some(named) = self.usable(employer, former).cloned() else {
             return Ok(None);
         };
-        let (named, former) = (named.clone(), &named.name);
         let backend = named.adapter.backend();
         let is_same = !backend.is_empty() && backend == chosen.adapter.backend();
+        if is_same && !retires {
+            return Ok(None);
+        }
         if is_same {
             // Its members are those of the present adapter.
             memory.plans.remove(former);
@@ -63,30 +65,30 @@ impl TrafficController {
             return Ok(Some(LookResult::with_clean(true)));
         }
         let mut plan = memory.plans.remove(former).unwrap_or_default();
-        let looked = self
-            .look(employer, &named, &mut plan, Role::Former, memory)
-            .await;
-        memory.plans.insert(former.clone(), plan);
-        let retired = looked?;
-        if retired.is_clean {
+        let role = Role::Former { retires };
+        let looked = self.look(employer, &named, &mut plan, role, memory).await;
+        memory.plans.insert(former.to_owned(), plan);
+        let mut looked = looked?;
+        looked.is_clean &= retires;
+        if looked.is_clean {
             memory.plans.remove(former);
             self.forget_former(employer, former).await?;
             if let Some(plan) = memory.plans.get_mut(&chosen.name) {
                 plan.read_again(); // two addresses may lead to one load balancer
             }
         }
-        Ok(Some(retired))
+        Ok(Some(looked))
     }
 
     /// Adds what a former adapter came to. If the record of it can't be written, the present adapter goes on, and the
     /// report tells why.
-    pub(super) fn add_retired(
+    pub(super) fn add_former(
         &self,
         name: &EmployerName,
-        retired: Result<Option<LookResult>, ReconcileOutcome>,
+        looked: Result<Option<LookResult>, ReconcileOutcome>,
         result: &mut LookResult,
     ) -> Result<(), ReconcileOutcome> {
-        let outcome = match retired {
+        let outcome = match looked {
             Ok(former) => {
                 result.add_former(former);
                 return Ok(());

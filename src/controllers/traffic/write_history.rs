@@ -75,6 +75,11 @@ impl<W: PartialEq> WriteHistory<W> {
         }
     }
 
+    /// Whether the API server has refused the last write.
+    pub fn is_refused(&self) -> bool {
+        self.0.as_ref().is_some_and(|last| last.refusal.is_some())
+    }
+
     /// Whether nothing of it matters any more.
     pub fn is_over(&self, now: Instant) -> bool {
         let last = self.0.as_ref();

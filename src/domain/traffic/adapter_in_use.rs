@@ -29,10 +29,17 @@ impl<'a> AdapterInUse<'a> {
         self.names().filter(move |name| *name != chosen)
     }
 
-    /// The record after a move to `chosen`.
-    pub fn moved_to(self, chosen: &str) -> String {
-        let former = self.names().filter(|name| *name != chosen);
-        let names: Vec<_> = std::iter::once(chosen).chain(former).collect();
+    /// The record after a move to `chosen`, with other adapters that may have members.
+    pub fn moved_to<'b>(self, chosen: &'b str, others: impl Iterator<Item = &'b str>) -> String
+    where
+        'a: 'b,
+    {
+        let mut names = vec![chosen];
+        for name in self.names().chain(others) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         names.join(",")
     }
 
@@ -51,12 +58,14 @@ mod tests {
     fn record_follows_moves() {
         let none = AdapterInUse("");
         assert_eq!((none.present(), none.formers("a").count()), (None, 0));
-        assert_eq!(none.moved_to("a"), "a");
+        let moved_to = |record: AdapterInUse<'_>, name| record.moved_to(name, std::iter::empty());
+        assert_eq!(moved_to(none, "a"), "a");
+        assert_eq!(none.moved_to("a", ["b", "a"].into_iter()), "a,b");
         let moved = AdapterInUse("b,a");
         assert_eq!(moved.present(), Some("b"));
         assert_eq!(moved.formers("b").collect::<Vec<_>>(), ["a"]);
-        assert_eq!(moved.moved_to("a"), "a,b", "back again");
-        assert_eq!(moved.moved_to("c"), "c,b,a");
+        assert_eq!(moved_to(moved, "a"), "a,b", "back again");
+        assert_eq!(moved_to(moved, "c"), "c,b,a");
         assert_eq!(moved.without("a"), "b");
         assert_eq!(AdapterInUse("b,x,,a").without("x"), "b,a");
     }

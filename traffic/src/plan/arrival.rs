@@ -1,5 +1,6 @@
 //! How far a member is that should serve.
 
+use super::known::Known;
 use super::memory::Memory;
 use super::step::{Step, late_step};
 use super::view::View;
@@ -11,6 +12,10 @@ pub(super) fn arrival(view: &View, memory: &Memory, member: &Member) -> Option<S
         let known = memory.members.get(&member.key);
         return late_step(known.and_then(|known| known.late.off));
     }
+    let known = memory.members.get(&member.key);
+    if !view.registers && !known.is_some_and(Known::is_on) {
+        return None;
+    }
     if memory.observed.is_none() || memory.unreadable.contains_key(&member.key.group) {
         // The read that is due in any case comes first.
         return Some(Step::Wait {
@@ -18,7 +23,6 @@ pub(super) fn arrival(view: &View, memory: &Memory, member: &Member) -> Option<S
             poll: false,
         });
     }
-    let known = memory.members.get(&member.key);
     let as_wanted = known.is_some_and(|known| known.is_as_wanted(view, member));
     Some(match known.map(|known| &known.presence) {
         Some(Presence::Pending) if as_wanted => Step::POLL,

@@ -52,6 +52,11 @@ impl Known {
         same_pod && (observes || self.member.weight == wanted.weight)
     }
 
+    /// Whether it may get requests. What was pending at the last read may serve by now.
+    pub fn is_on(&self) -> bool {
+        matches!(self.presence, Presence::Serving | Presence::Pending)
+    }
+
     /// Since when it gets no new requests, as far as was seen.
     pub fn drains_since(&self) -> Timestamp {
         self.drains_since.unwrap_or(self.since)

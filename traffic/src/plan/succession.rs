@@ -3,17 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use super::known::Known;
 use super::memory::Memory;
 use super::view::{PodInput, View};
-use crate::Presence;
 
 /// Whether the Pods that have left the selection and still serve must stay: there are Pods to take their place, and
 /// fewer of them serve than have left. If fewer are selected now than have left, it is enough that all of those serve.
 pub(super) fn awaits_successors(view: &View, memory: &Memory) -> bool {
     let leaving = memory.members.values();
     let leaving =
-        leaving.filter(|known| !view.wanted.contains_key(&known.member.key) && is_on(known));
+        leaving.filter(|known| !view.wanted.contains_key(&known.member.key) && known.is_on());
     let leaving = leaving.filter_map(|known| view.pod_behind(&known.member));
     let leaving = leaving.filter(|input| has_left_selection(input));
     let leaving: BTreeSet<_> = leaving.map(|input| &input.pod.id.uid).collect();
@@ -30,9 +28,4 @@ pub(super) fn awaits_successors(view: &View, memory: &Memory) -> bool {
 /// Whether a Pod could serve, and only is not selected any more.
 pub(super) fn has_left_selection(input: &PodInput) -> bool {
     !input.selected && input.pod.on && !input.ended
-}
-
-fn is_on(known: &Known) -> bool {
-    // What was pending at the last read may serve by now.
-    matches!(known.presence, Presence::Serving | Presence::Pending)
 }

@@ -49,6 +49,9 @@ pub struct View {
     pub shared: BTreeMap<String, String>,
     /// Pods of registered members that are gone for certain: their UIDs.
     pub gone: BTreeSet<String>,
+    /// Whether members are registered. If not, those that are registered are still kept, drained and removed as the Pods
+    /// need.
+    pub registers: bool,
     /// Why the traffic of the employer can't be managed. Then nothing changes.
     pub refused: Option<AdapterError>,
 }
@@ -77,6 +80,7 @@ impl View {
             residents: BTreeMap::new(),
             shared: BTreeMap::new(),
             gone: BTreeSet::new(),
+            registers: true,
             refused,
         };
         for input in pods {
