@@ -72,6 +72,8 @@ pub struct Balancer {
     pub tells_until: bool,
     /// Whether calls fail, and health checks take time.
     pub faults: bool,
+    /// Whether every call fails.
+    pub down: bool,
     /// Whether every new member waits for a health check.
     pub checks: bool,
     pub entries: BTreeMap<MemberKey, Entry>,
@@ -86,6 +88,7 @@ impl Balancer {
             counts: !seed.is_multiple_of(4),
             tells_until: !seed.is_multiple_of(5),
             faults: true,
+            down: false,
             checks: false,
             entries: BTreeMap::new(),
             delayed: Vec::new(),
@@ -143,6 +146,9 @@ impl Balancer {
     }
 
     fn fault(&self, random: &mut Random) -> Option<AdapterError> {
+        if self.down {
+            return Some(AdapterError::Transient("down".to_owned()));
+        }
         if !self.faults || !random.one_in(4) {
             return None;
         }

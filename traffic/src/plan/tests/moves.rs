@@ -54,15 +54,15 @@ impl World {
         }
     }
 
-    /// A look at the former load balancer, if there is one: all its members go.
-    pub fn retire_former(&mut self) -> Option<Timestamp> {
+    /// A look at the former load balancer, if there is one. If it retires, all its members go.
+    pub fn look_at_former(&mut self, retires: bool) -> Option<Timestamp> {
         self.other.as_ref()?;
         self.swap();
-        self.retires = true;
+        (self.former, self.retires) = (true, retires);
         let mut view = self.view();
         let wake = self.call(&mut view);
-        let is_clean = self.memory.is_empty();
-        self.retires = false;
+        let is_clean = retires && self.memory.is_empty();
+        (self.former, self.retires) = (false, false);
         self.swap();
         if is_clean {
             let former = self.other.take();
@@ -74,21 +74,70 @@ impl World {
         wake
     }
 
-    /// A Pod that should serve does not leave the former load balancer before it serves at the present one.
+    /// A Pod that should serve does not leave the former load balancer before it serves at the present one, or at another
+    /// member of the former one.
     pub fn check_move(&self, member: &Member) {
-        let Some(present) = self.other.as_ref().filter(|_| self.retires) else {
+        let Some(present) = self.other.as_ref().filter(|_| self.former) else {
+            return;
+        };
+        let entry = self.balancer.entries.get(&member.key);
+        let Some(entry) = entry.filter(|entry| entry.serves()) else {
             return;
         };
         let address = member.key.address;
         let mut pods = self.pods.iter().filter(|(uid, input)| {
             let should_serve = input.selected && input.pod.on && !self.deleting;
-            should_serve && !self.uncached.contains(*uid) && input.pod.addresses.contains(&address)
+            let is_owner = **uid == entry.owner && !self.uncached.contains(*uid);
+            should_serve && is_owner && input.pod.addresses.contains(&address)
         });
         let serves = || {
             let mut entries = present.balancer.entries.values();
             entries.any(|entry| entry.serves() && entry.member.key.address == address)
         };
-        let left = pods.find(|_| !serves());
+        let elsewhere = || {
+            let mut entries = self.balancer.entries.values();
+            entries.any(|entry| {
+                let key = &entry.member.key;
+                entry.serves() && key.address == address && *key != member.key
+            })
+        };
+        let left = pods.find(|_| !serves() && (self.retires || !elsewhere()));
         assert!(left.is_none(), "{left:?} serves nowhere");
     }
+}
+
+/// While the present load balancer is down, the former one has all the traffic. Whoever should not serve leaves it, and
+/// nobody else does.
+#[test]
+fn former_load_balancer_is_kept_as_the_pods_need_while_the_present_one_is_down() {
+    let mut world = World::new(1, Control::Drains);
+    world.balancer.faults = false;
+    for _ in 0..3 {
+        world.add_pod();
+    }
+    let uids: Vec<_> = world.pods.keys().cloned().collect();
+    for uid in &uids[..2] {
+        world.pods.get_mut(uid).unwrap().pod.on = true;
+    }
+    world.pods.get_mut(&uids[2]).unwrap().pod.on = false;
+    world.look();
+    world.move_to_another();
+    world.balancer.down = true;
+    world.pods.get_mut(&uids[0]).unwrap().pod.on = false;
+    world.pods.get_mut(&uids[2]).unwrap().pod.on = true;
+    for _ in 0..6 {
+        world.now += SignedDuration::from_secs(11);
+        world.look();
+    }
+    let former = &world.other.as_ref().unwrap().balancer;
+    let left: Vec<_> = former.entries.values().map(|entry| &entry.owner).collect();
+    assert_eq!(left, [&uids[1]]);
+    world.balancer.down = false;
+    for _ in 0..6 {
+        world.now += SignedDuration::from_secs(11);
+        world.look();
+    }
+    assert!(world.other.is_none());
+    let serving: Vec<_> = world.balancer.entries.values().map(|e| &e.owner).collect();
+    assert_eq!(serving, [&uids[1], &uids[2]]);
 }

@@ -31,7 +31,8 @@ pub struct World {
     pub memory: Memory,
     /// The adapter that managed the employer before; or the present one, while the former one is looked at.
     pub other: Option<Former>,
-    /// Whether the former adapter is looked at.
+    /// Whether the former adapter is looked at, and whether its members go.
+    pub former: bool,
     pub retires: bool,
     pub calls: usize,
     pub protected: BTreeSet<String>,
@@ -54,6 +55,7 @@ impl World {
             left: BTreeMap::new(),
             memory: Memory::default(),
             other: None,
+            former: false,
             retires: false,
             calls: 0,
             protected: BTreeSet::new(),
@@ -83,7 +85,9 @@ impl World {
             weight: self.weight,
             refuses: self.refuses,
         };
-        View::new(&model, &self.employer(), None, pods.collect())
+        let mut view = View::new(&model, &self.employer(), None, pods.collect());
+        view.registers = !self.former;
+        view
     }
 
     /// The API server confirms which of the unknown Pods are gone.
@@ -128,10 +132,9 @@ impl World {
         let wake = self.call(&mut view);
         self.check_marks(&view);
         let summary = Summary::of(&view, &self.memory, self.now);
-        match self.deleting || summary.is_settled(&view, &self.memory) {
-            true => self.retire_former().or(wake),
-            false => wake,
-        }
+        let retires = self.deleting || summary.is_settled(&view, &self.memory);
+        let again = self.look_at_former(retires);
+        wake.into_iter().chain(again).min()
     }
 
     /// The calls of a look at one adapter.
