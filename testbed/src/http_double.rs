@@ -74,6 +74,14 @@ pub struct HttpState {
     pub throttled: usize,
     /// So many `apply` calls are made, and answered with 500.
     pub lost_replies: usize,
+    /// The next `apply` is made after this time, and never answered.
+    pub late: Option<std::time::Duration>,
+    /// Whether that call has been made.
+    pub late_made: bool,
+    /// `register` is answered with `Pending`, and nothing is stored.
+    pub forgets: bool,
+    /// `drain` is answered with `Draining`, and nothing is stored.
+    pub ignores_drains: bool,
     /// Changes of members of these Pods are refused.
     pub refused_pods: BTreeSet<String>,
     /// Members of these groups do not get healthy.
@@ -262,11 +270,27 @@ async fn observe(Shared(state): Shared<State>, Json(request): Json<ObserveReques
 }
 
 async fn apply(Shared(state): Shared<State>, Json(request): Json<ApplyRequest>) -> Response {
-    let mut state = state.lock();
-    state.calls.apply += 1;
-    if let Some(fault) = fault(&mut state) {
-        return fault;
-    }
+    let late = {
+        let mut state = state.lock();
+        state.calls.apply += 1;
+        if let Some(fault) = fault(&mut state) {
+            return fault;
+        }
+        match state.late.take() {
+            Some(late) => late,
+            None => return make_changes(&mut state, &request),
+        }
+    };
+    tokio::spawn(async move {
+        tokio::time::sleep(late).await;
+        let mut state = state.lock();
+        drop(make_changes(&mut state, &request));
+        state.late_made = true;
+    });
+    std::future::pending().await
+}
+
+fn make_changes(mut state: &mut HttpState, request: &ApplyRequest) -> Response {
     let mut results = Vec::new();
     let lists = [
         (&request.register, PresenceInfo::Serving),
@@ -306,6 +330,11 @@ fn change(
     member: &MemberInfo,
     wanted: PresenceInfo,
 ) -> PresenceInfo {
+    match wanted {
+        PresenceInfo::Serving if state.forgets => return PresenceInfo::Pending,
+        PresenceInfo::Draining if state.ignores_drains => return wanted,
+        _ => {}
+    }
     let (namespace, name) = (employer.namespace.clone(), employer.name.clone());
     let group = member.group.clone();
     let key = (namespace, name, group, member.address, member.port);

@@ -13,6 +13,7 @@ mod fixtures;
 mod graceful;
 mod hanging;
 mod large_pods;
+mod late_effects;
 mod left_pods;
 mod moves;
 #[allow(dead_code)]

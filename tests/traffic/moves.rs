@@ -11,6 +11,7 @@ use testbed::wait;
 use crate::bed::{TrafficBed, alone};
 use crate::fixtures::{Employer, names, serving_by};
 use crate::policies::Policy;
+use crate::sets::Set;
 
 /// The annotation that chooses an adapter.
 fn adapter(name: &str) -> Value {
@@ -246,4 +247,85 @@ async fn return_to_an_adapter_reads_first() {
     })
     .await;
     web.consistent(2).await;
+}
+
+/// Until the new load balancer serves, the former one has all the traffic. Whoever should not get requests leaves it.
+#[tokio::test]
+async fn pod_that_is_not_ready_leaves_the_former_load_balancer_before_the_move_ends() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-unready").await;
+    let (web, set) = serving_by(&scope, "edge", 3).await;
+    let pods = names(&set).await;
+    move_to_one_that_is_down(bed, &web).await;
+    scope.lose_readiness(&pods[0]).await;
+    wait::until("the Pod to leave the former load balancer", async || {
+        bed.http.serving(&scope.namespace) == pods[1..]
+    })
+    .await;
+    bed.guarded.state().down = false;
+    wait::until("the others to move", async || {
+        bed.guarded.serving(&scope.namespace) == pods[1..]
+    })
+    .await;
+    assert!(bed.http.state().cut.is_empty());
+}
+
+/// A tool replaces the Service by its manifest, which has no finalizer and no record, and names another adapter.
+#[tokio::test]
+async fn replaced_service_does_not_forget_its_former_adapter() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-replaced").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    let pods = names(&set).await;
+    let mut service = web.get().await;
+    service.metadata.finalizers = None;
+    service.metadata.annotations =
+        Some([(keys::CONSIST_ADAPTER.to_owned(), "guarded".to_owned())].into());
+    service.metadata.managed_fields = None;
+    let params = kube::api::PostParams::default();
+    web.api.replace("web", &params, &service).await.unwrap();
+    wait::until("the new load balancer", async || {
+        bed.guarded.serving(&scope.namespace) == pods
+    })
+    .await;
+    wait::until("the former members to go", async || {
+        bed.http.serving(&scope.namespace).is_empty()
+    })
+    .await;
+    wait::until("the record", async || in_use(&web).await == "guarded").await;
+}
+
+/// `endpoints` only reads, so it has no members to remove. A Pod that drains there is not released by a move either.
+#[tokio::test]
+async fn pod_that_drains_behind_endpoints_is_not_released_by_a_move() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-drain").await;
+    let drain = json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): "3600" } } });
+    let web = Employer::new(&scope, "web", drain).await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let pods = names(&set).await;
+    for pod in &pods {
+        web.marks(pod, (true, true)).await;
+    }
+    scope.begin(&pods[0], "manual").await.unwrap();
+    web.until("the drain", |report| report.draining == 1).await;
+    let mut part = adapter("edge");
+    part["spec"] = json!({ "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] });
+    web.edit(part).await;
+    wait::until("the other Pod to move", async || {
+        bed.http.serving(&scope.namespace) == pods[1..]
+    })
+    .await;
+    web.until("the reason", |report| {
+        report.adapter == "edge" && report.draining == 1
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(web.protects(&scope.get(&pods[0]).await));
+    assert_eq!(in_use(&web).await, "edge,endpoints");
+    // With a shorter drain time, which has passed, the move ends.
+    web.edit(json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): "1" } } }))
+        .await;
+    web.marks(&pods[0], (true, false)).await;
+    wait::until("the record", async || in_use(&web).await == "edge").await;
 }

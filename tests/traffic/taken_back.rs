@@ -2,13 +2,13 @@
 //! less often.
 
 use kube::ResourceExt;
-use operating::api::keys;
+use operating::api::keys::{self, Family};
 use operating::domain::traffic::report::EmployerReport;
 use serde_json::{Value, json};
 use testbed::wait;
 
-use crate::bed::shared;
-use crate::fixtures::{Employer, names};
+use crate::bed::{alone, shared};
+use crate::fixtures::{Employer, names, serving};
 use crate::sets::Set;
 
 /// After so many writes the report has to say what happens.
@@ -65,4 +65,32 @@ async fn finalizer_of_a_pod_that_is_taken_back_is_reported() {
     })
     .await;
     web.consistent(1).await;
+}
+
+/// An operation is begun and undone again and again. The server itself takes the mark back each time, and adds it when the
+/// Pod serves again.
+#[tokio::test]
+async fn undone_operations_are_not_taken_for_another_program() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("undone-often").await;
+    let (web, set) = serving(&scope, 1).await;
+    let drain = json!({ (keys::CONSIST_DRAIN_SECONDS): "300" });
+    web.edit(json!({ "metadata": { "annotations": drain } }))
+        .await;
+    bed.http.state().connections = 3;
+    let pods = names(&set).await;
+    for _ in 0..6 {
+        scope.begin(&pods[0], "manual").await.unwrap();
+        wait::until("the drain", async || {
+            bed.http.serving(&scope.namespace).is_empty()
+        })
+        .await;
+        let undo = json!({ (Family::UndoOperationType.key("manual")): "manual" });
+        scope.label(&pods[0], undo).await.unwrap();
+        web.marks(&pods[0], (true, true)).await;
+        let report = web.report().await.unwrap();
+        assert_eq!(report.last_error, None);
+    }
+    let failures = web.failures().await;
+    assert!(failures.is_empty(), "{failures:?}");
 }
