@@ -97,7 +97,7 @@ async fn apply(State(bridge): Shared, headers: HeaderMap, body: Bytes) -> Respon
         if let Some(first) = refused.next() {
             let (id, message) = (id(&headers), &first.message);
             let count = 1 + refused.count();
-            warn!(call = "apply", ?id, count, ?message, "refused changes");
+            warn!(call = "apply", ?id, count, reason = ?message, "refused changes");
         }
     }
     answer("apply", &headers, result)

@@ -1,5 +1,7 @@
 //! The bridge as a program.
 
+use std::io::IsTerminal;
+
 use anyhow::{Context, Result};
 use caddy_bridge::{Options, router};
 use clap::Parser;
@@ -9,6 +11,7 @@ use tracing::info;
 async fn main() -> Result<()> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     let options = Options::parse();
     let address = options.listen;

@@ -32,7 +32,7 @@ impl Refused {
         let (status, message) = (self.status, self.message);
         let code = status.as_u16();
         // Names and messages may have been sent by anybody: the log has them with escapes.
-        warn!(call, ?id, status = code, ?message, "refused a call");
+        warn!(call, ?id, status = code, reason = ?message, "refused a call");
         let body = json!({ "message": message }).to_string();
         let mut answer = (status, [(CONTENT_TYPE, "application/json")], body).into_response();
         if self.is_for_later {
