@@ -16,14 +16,14 @@ struct Situation {
     service: Service,
     pods: Option<Vec<Value>>,
     #[serde(default)]
-    unmanaged_pods: usize,
+    unmanaged_pods: Vec<String>,
     #[serde(default)]
     notes: Vec<String>,
 }
 
 #[test]
 fn golden_files_match_diagnoses_of_services() {
-    compare_with_golden_files("why-service", 11, |situation: Situation, now| {
+    compare_with_golden_files("why-service", 16, |situation: Situation, now| {
         let pods = situation.pods.map(|pods| {
             let pods = pods.into_iter();
             pods.map(|pod| serde_json::from_value(pod).unwrap())

@@ -133,9 +133,22 @@ impl Default for Settings {
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdapterError {
-    /// The load balancer asks for fewer calls. It may say when to call again.
-    #[error("the load balancer asks for fewer calls{}", wait_text(.0))]
-    Throttled(Option<Duration>),
+    /// The load balancer asks for fewer calls. Nothing has changed.
+    #[error("the load balancer asks for fewer calls{}: {text}", wait_text(", and to wait", .wait))]
+    Throttled {
+        /// What the load balancer said.
+        text: String,
+        /// How long it asks to wait.
+        wait: Option<Duration>,
+    },
+    /// The load balancer can't serve the call now, and fewer calls would not help. Nothing has changed.
+    #[error("the load balancer is not available{}: {text}", wait_text(", and asks to wait", .wait))]
+    Unavailable {
+        /// What the load balancer said, or whoever answered for it.
+        text: String,
+        /// How long it asks to wait.
+        wait: Option<Duration>,
+    },
     /// The call may succeed when it is repeated.
     #[error("{0}")]
     Transient(String),
@@ -144,9 +157,9 @@ pub enum AdapterError {
     Permanent(String),
 }
 
-fn wait_text(wait: &Option<Duration>) -> String {
+fn wait_text(asks: &str, wait: &Option<Duration>) -> String {
     match wait {
-        Some(wait) => format!(", and to wait {} s", wait.as_secs_f64().ceil()),
+        Some(wait) => format!("{asks} {} s", wait.as_secs_f64().ceil()),
         None => String::new(),
     }
 }

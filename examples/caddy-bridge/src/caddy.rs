@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
 use reqwest::{Client, Response, Url};
@@ -90,7 +90,15 @@ impl Caddy {
                     tries += 1;
                     tokio::time::sleep(PAUSE).await;
                 }
-                answer => return Ok(answer?.error_for_status()?),
+                Err(error) => return Err(no_answer(error)),
+                Ok(answer) if answer.status().is_success() => return Ok(answer),
+                Ok(answer) if answer.status() == StatusCode::NOT_FOUND && *url == self.members => {
+                    bail!(
+                        "Caddy answered 404 to {}: it lacks the module `operating_members`; build Caddy with it, or start the bridge without `--members-module`",
+                        url.path()
+                    )
+                }
+                Ok(answer) => bail!("Caddy answered {} to {}", answer.status(), url.path()),
             }
         }
     }
@@ -110,7 +118,8 @@ impl Caddy {
             .get(ETAG)
             .context("Caddy's answer has no Etag")?;
         let version = version.to_str()?.to_owned();
-        Ok((serde_json::from_slice(&answer.bytes().await?)?, version))
+        let body = answer.bytes().await.map_err(no_answer)?;
+        Ok((serde_json::from_slice(&body)?, version))
     }
 
     /// Replaces a document if it still has this version. Caddy answers when the new one is in effect.
@@ -124,7 +133,7 @@ impl Caddy {
         let request = self.client.post(self.url(document).clone()).body(body);
         let request = request.header(CONTENT_TYPE, "application/json");
         let answer = request.header(IF_MATCH, version).send().await;
-        let answer = answer.map_err(|error| Refused::Lost(error.into()))?;
+        let answer = answer.map_err(|error| Refused::Lost(no_answer(error)))?;
         match answer.status() {
             StatusCode::OK => Ok(()),
             StatusCode::PRECONDITION_FAILED => Err(Refused::Outdated),
@@ -137,7 +146,8 @@ impl Caddy {
 
     /// Number of requests at each address. Caddy may list an address twice, in two of its counters.
     pub async fn requests(&self) -> Result<BTreeMap<String, u64>> {
-        let body = self.get(&self.upstreams).await?.bytes().await?;
+        let answer = self.get(&self.upstreams).await?;
+        let body = answer.bytes().await.map_err(no_answer)?;
         let upstreams: Vec<Upstream> = serde_json::from_slice(&body)?;
         let mut counts = BTreeMap::new();
         for upstream in upstreams {
@@ -146,4 +156,9 @@ impl Caddy {
         }
         Ok(counts)
     }
+}
+
+/// The owner of the Service reads the error, and need not know the address of the admin API.
+fn no_answer(error: reqwest::Error) -> anyhow::Error {
+    anyhow::Error::new(error.without_url()).context("no answer of Caddy")
 }

@@ -48,6 +48,12 @@ pub(crate) fn get_server<'a>(config: &'a Value, frontend: &Frontend) -> Option<&
     config["apps"]["http"]["servers"].get(frontend.server())
 }
 
+/// The names of all servers in Caddy's configuration.
+pub(crate) fn server_names(config: &Value) -> impl Iterator<Item = &str> {
+    let servers = config["apps"]["http"]["servers"].as_object();
+    servers.into_iter().flatten().map(|(name, _)| name.as_str())
+}
+
 /// Adds the server of a frontend to Caddy's configuration, or replaces it.
 pub(crate) fn put_server(
     config: &mut Value,

@@ -3,34 +3,40 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Mutex;
+use tracing::warn;
 use traffic_http::wire::{
-    ApplyAnswer, ApplyRequest, ChangeResult, EmployerInfo, Failure, MemberInfo, MemberState,
-    ObserveAnswer, ObserveRequest, PresenceInfo, UnreadableGroup,
+    ApplyAnswer, ApplyRequest, ChangeResult, Failure, MemberInfo, MemberState, ObserveAnswer,
+    ObserveRequest, PresenceInfo, UnreadableGroup,
 };
 use traffic_http::{SIGNATURE_HEADER, TIMESTAMP_HEADER, is_signed};
 
 use crate::label::Entry;
 use crate::members::{Change, dial};
 use crate::options::{Frontend, Options};
-use crate::store::{Store, Unchanged};
+use crate::refused::Refused;
+use crate::service::Service;
+use crate::store::{Closed, Store, no_answer};
 
 /// Maximum length of a request, in bytes.
 const MAX_REQUEST: usize = 8 * 1024 * 1024;
 
 /// How far the time of a signed request may be away from the clock of the bridge, in seconds.
 const MAX_AGE: i64 = 300;
+
+/// Shortest key, in bytes: a shorter one can be guessed from a signature. The adapter refuses the same keys.
+const SHORTEST_KEY: usize = 16;
 
 struct Bridge {
     options: Options,
@@ -48,7 +54,13 @@ pub fn router(options: Options) -> Result<Router> {
     let hmac_key = match &options.hmac_key_file {
         Some(path) => {
             let key = std::fs::read(path).context("reading `--hmac-key-file`")?;
-            Some(key.trim_ascii().to_vec())
+            let key = key.trim_ascii().to_vec();
+            if key.len() < SHORTEST_KEY {
+                bail!(
+                    "the file of `--hmac-key-file` has less than {SHORTEST_KEY} bytes; write a random key into it"
+                );
+            }
+            Some(key)
         }
         None => None,
     };
@@ -68,45 +80,49 @@ pub fn router(options: Options) -> Result<Router> {
 type Shared = State<Arc<Bridge>>;
 
 async fn observe(State(bridge): Shared, headers: HeaderMap, body: Bytes) -> Response {
-    answer(match bridge.accept(&headers, "observe", &body) {
+    let result = match bridge.accept(&headers, "observe", &body) {
         Ok(request) => bridge.observe(request).await,
         Err(refused) => Err(refused),
-    })
+    };
+    answer("observe", &headers, result)
 }
 
 async fn apply(State(bridge): Shared, headers: HeaderMap, body: Bytes) -> Response {
-    answer(match bridge.accept(&headers, "apply", &body) {
+    let result = match bridge.accept(&headers, "apply", &body) {
         Ok(request) => bridge.apply(request).await,
         Err(refused) => Err(refused),
-    })
+    };
+    if let Ok(answer) = &result {
+        let mut refused = answer.results.iter().filter_map(|r| r.error.as_ref());
+        if let Some(first) = refused.next() {
+            let (id, message) = (id(&headers), &first.message);
+            let count = 1 + refused.count();
+            warn!(call = "apply", ?id, count, reason = ?message, "refused changes");
+        }
+    }
+    answer("apply", &headers, result)
 }
 
-fn answer<A: Serialize>(result: Result<A, Response>) -> Response {
-    match result.map(|answer| serde_json::to_vec(&answer)) {
-        Ok(Ok(body)) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
-        Ok(Err(error)) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-        Err(refused) => refused,
+fn answer<A: Serialize>(call: &str, headers: &HeaderMap, result: Result<A, Refused>) -> Response {
+    let body = result.and_then(|answer| {
+        let unwritable = |error: serde_json::Error| {
+            Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+        };
+        serde_json::to_vec(&answer).map_err(unwritable)
+    });
+    match body {
+        Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(refused) => refused.answer(call, id(headers)),
     }
 }
 
-fn refuse(status: StatusCode, message: &str) -> Response {
-    let body = json!({ "message": message }).to_string();
-    (status, [(CONTENT_TYPE, "application/json")], body).into_response()
+/// The identifier of a call, which is also in its signature.
+fn id(headers: &HeaderMap) -> &str {
+    text(headers, "x-request-id").unwrap_or_default()
 }
 
-/// Nothing has changed, and the call should be repeated.
-fn later(message: &str) -> Response {
-    let mut refused = refuse(StatusCode::SERVICE_UNAVAILABLE, message);
-    refused.headers_mut().insert(RETRY_AFTER, 1.into());
-    refused
-}
-
-fn unchanged(reason: Unchanged) -> Response {
-    match reason {
-        Unchanged::Later(text) => later(&text),
-        Unchanged::Refused(text) => refuse(StatusCode::UNPROCESSABLE_ENTITY, &text),
-        Unchanged::Unknown(text) => refuse(StatusCode::BAD_GATEWAY, &text),
-    }
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 /// Milliseconds since 1970.
@@ -118,17 +134,16 @@ fn now() -> i64 {
 
 impl Bridge {
     /// Checks who calls, and reads the request.
-    #[allow(clippy::result_large_err)] // the error is the answer
     fn accept<R: DeserializeOwned>(
         &self,
         headers: &HeaderMap,
         call: &str,
         body: &[u8],
-    ) -> Result<R, Response> {
+    ) -> Result<R, Refused> {
         if let Some(key) = &self.hmac_key {
-            let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-            let time = text(TIMESTAMP_HEADER).and_then(|time| time.parse().ok());
-            let (id, signature) = (text("x-request-id"), text(SIGNATURE_HEADER));
+            let time = text(headers, TIMESTAMP_HEADER).and_then(|time| time.parse().ok());
+            let id = text(headers, "x-request-id");
+            let signature = text(headers, SIGNATURE_HEADER);
             let is_valid = match (time, id, signature) {
                 (Some(time), Some(id), Some(signature)) => {
                     let age = (now() / 1000).abs_diff(time);
@@ -137,34 +152,26 @@ impl Bridge {
                 _ => false,
             };
             if !is_valid {
-                let message = "the signature is missing, wrong or too old";
-                return Err(refuse(StatusCode::UNAUTHORIZED, message));
+                let message = "the signature is missing, wrong or too old".to_owned();
+                return Err(Refused::new(StatusCode::UNAUTHORIZED, message));
             }
         }
         let read = serde_json::from_slice(body);
-        read.map_err(|error| refuse(StatusCode::BAD_REQUEST, &format!("the request: {error}")))
+        read.map_err(|error| Refused::new(StatusCode::BAD_REQUEST, format!("the request: {error}")))
     }
 
-    fn frontends(&self, employer: &EmployerInfo) -> Vec<&Frontend> {
-        let all = self.options.frontends.iter();
-        let of_employer = all.filter(|frontend| {
-            employer.kind == "Service"
-                && frontend.namespace == employer.namespace
-                && frontend.service == employer.name
-        });
-        of_employer.collect()
-    }
-
-    async fn observe(&self, request: ObserveRequest) -> Result<ObserveAnswer, Response> {
-        let unreachable = |error: anyhow::Error| later(&format!("no answer of Caddy: {error}"));
-        let frontends = self.frontends(&request.employer);
-        let read = self.store.read(&frontends).await.map_err(unreachable)?;
+    async fn observe(&self, request: ObserveRequest) -> Result<ObserveAnswer, Refused> {
+        let Some(service) = Service::of(&request.employer, &self.options) else {
+            return Ok(ObserveAnswer::default());
+        };
+        let read = self.store.read(&service).await;
+        let read = read.map_err(|error| no_answer(&error))?;
         // Counted after the members are read, so that each drain is older than the count.
         let now = now();
-        let requests = self.store.caddy.requests().await.map_err(unreachable)?;
+        let requests = self.store.caddy.requests().await;
+        let requests = requests.map_err(|error| no_answer(&error))?;
         let mut answer = ObserveAnswer::default();
-        for (frontend, members) in read {
-            let group = frontend.group.clone();
+        for (group, members) in read {
             match members {
                 Err(error) => answer
                     .unreadable_groups
@@ -202,53 +209,36 @@ impl Bridge {
         }
     }
 
-    async fn apply(&self, request: ApplyRequest) -> Result<ApplyAnswer, Response> {
+    async fn apply(&self, request: ApplyRequest) -> Result<ApplyAnswer, Refused> {
+        let Some(service) = Service::of(&request.employer, &self.options) else {
+            return Ok(of_another_kind(&request));
+        };
         let _one_at_a_time = self.changing.lock().await;
-        let mut frontends = self.frontends(&request.employer);
-        frontends.retain(|f| {
-            request
-                .register
-                .iter()
-                .any(|member| member.group == f.group)
-        });
-        self.store
-            .add_servers(&frontends)
-            .await
-            .map_err(unchanged)?;
-        let change = |content: &mut Value| self.change(content, &request);
-        self.store.change(change).await.map_err(unchanged)
+        let mut registers = service.frontends.clone();
+        registers.retain(|f| request.register.iter().any(|m| m.group == f.group));
+        let change =
+            |content: &mut Value, closed: &Closed| self.change(content, &service, closed, &request);
+        Ok(self.store.change(&service, &registers, change).await?)
     }
 
     /// Makes the changes in the document of the members.
-    fn change(&self, content: &mut Value, request: &ApplyRequest) -> ApplyAnswer {
+    fn change(
+        &self,
+        content: &mut Value,
+        service: &Service<'_>,
+        closed: &Closed,
+        request: &ApplyRequest,
+    ) -> ApplyAnswer {
         let mut answer = ApplyAnswer::default();
-        let lists = [
-            (Change::Register, &request.register),
-            (Change::Drain, &request.drain),
-            (Change::Deregister, &request.deregister),
-        ];
-        let frontends = self.frontends(&request.employer);
-        for (change, members) in lists {
-            for member in members {
-                let frontend = frontends
-                    .iter()
-                    .find(|frontend| frontend.group == member.group);
-                let outcome = match frontend {
-                    Some(frontend) => self.change_one(content, frontend, change, member),
-                    None if change == Change::Register => Err(Failure {
-                        message: format!(
-                            "no frontend for group {:?}; start the bridge with `--frontend {}/{}/{}=ADDRESS`",
-                            member.group,
-                            request.employer.namespace,
-                            request.employer.name,
-                            member.group
-                        ),
-                        retryable: false,
-                    }),
-                    None => Ok(PresenceInfo::Absent),
-                };
-                answer.results.push(result(member, outcome));
-            }
+        for (change, member) in changes(request) {
+            let group = &member.group;
+            let outcome = match (closed.get(group), service.frontend(group)) {
+                (Some(failure), _) => Err(failure.clone()),
+                (None, Some(frontend)) => self.change_one(content, frontend, change, member),
+                (None, None) if change == Change::Register => Err(service.no_frontend(group)),
+                (None, None) => Ok(PresenceInfo::Absent),
+            };
+            answer.results.push(result(member, outcome));
         }
         answer
     }
@@ -272,6 +262,37 @@ impl Bridge {
             written.map_err(refused)?;
         }
         Ok(presence)
+    }
+}
+
+/// The changes of a call, in the order in which they are made.
+fn changes<'r>(request: &'r ApplyRequest) -> impl Iterator<Item = (Change, &'r MemberInfo)> {
+    let lists = [
+        (Change::Register, &request.register),
+        (Change::Drain, &request.drain),
+        (Change::Deregister, &request.deregister),
+    ];
+    let pairs = |(change, members): (Change, &'r Vec<MemberInfo>)| {
+        members.iter().map(move |member| (change, member))
+    };
+    lists.into_iter().flat_map(pairs)
+}
+
+/// The answer to an employer that is no Service: it has no members in Caddy.
+fn of_another_kind(request: &ApplyRequest) -> ApplyAnswer {
+    let outcome = |change| match change {
+        Change::Register => Err(Failure {
+            message: format!(
+                "this bridge has members of Services only, and none of kind {:?}",
+                request.employer.kind
+            ),
+            retryable: false,
+        }),
+        Change::Drain | Change::Deregister => Ok(PresenceInfo::Absent),
+    };
+    let results = changes(request).map(|(change, member)| result(member, outcome(change)));
+    ApplyAnswer {
+        results: results.collect(),
     }
 }
 

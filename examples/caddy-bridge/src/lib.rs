@@ -18,6 +18,8 @@
 //! | `members` | the members of a frontend, and their changes |
 //! | `config` | the members in Caddy's configuration |
 //! | `module` | the members in the module `operating_members` |
+//! | `service` | the groups of a Service, with and without a frontend |
+//! | `refused` | calls that are refused |
 //! | `store` | reads and replaces either of them |
 //! | `label` | the `@id` of an upstream |
 //! | `caddy` | Caddy's admin API |
@@ -29,6 +31,8 @@ mod label;
 mod members;
 mod module;
 mod options;
+mod refused;
+mod service;
 mod store;
 
 pub use endpoint::router;

@@ -46,6 +46,11 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// Whether a server in Caddy's configuration takes its members from the module.
+pub(crate) fn is_used_by(found: &Value, frontend: &Frontend) -> bool {
+    found["routes"] == server(frontend)["routes"]
+}
+
 /// The server of a frontend in Caddy's configuration. It never changes.
 pub(crate) fn server(frontend: &Frontend) -> Value {
     json!({

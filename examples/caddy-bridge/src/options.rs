@@ -34,6 +34,13 @@ pub struct Options {
     pub settle_milliseconds: u64,
 }
 
+/// Whether a text can be a part of the name of a server.
+pub(crate) fn is_name(part: &str) -> bool {
+    // No dots, because they separate the parts.
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    !part.is_empty() && part.chars().all(allowed)
+}
+
 /// A group of a Service, and where Caddy serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frontend {
@@ -50,11 +57,13 @@ pub struct Frontend {
 impl Frontend {
     /// Name of the server in Caddy's configuration.
     pub(crate) fn server(&self) -> String {
-        format!(
-            "operating.{}.{}.{}",
-            self.namespace, self.service, self.group
-        )
+        server(&self.namespace, &self.service, &self.group)
     }
+}
+
+/// Name of the server of a group in Caddy's configuration.
+pub(crate) fn server(namespace: &str, service: &str, group: &str) -> String {
+    format!("operating.{namespace}.{service}.{group}")
 }
 
 impl FromStr for Frontend {
@@ -66,11 +75,6 @@ impl FromStr for Frontend {
         let parts: Vec<_> = name.split('/').collect();
         let [namespace, service, group] = parts[..] else {
             bail!(expected());
-        };
-        let is_name = |part: &str| {
-            // No dots, because they separate the parts of the name of the server.
-            let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
-            !part.is_empty() && part.chars().all(allowed)
         };
         if ![namespace, service, group].into_iter().all(is_name) || listen.is_empty() {
             bail!(expected());

@@ -1,13 +1,19 @@
 //! Reads and replaces the members in Caddy.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use serde_json::Value;
 use traffic_http::wire::Failure;
 
 use crate::caddy::{Caddy, Document, Refused};
-use crate::members::Members;
+use crate::members::{Members, foreign};
 use crate::options::{Frontend, Mapping, Options};
+use crate::service::Service;
 use crate::{config, module};
+
+/// Groups that are neither read nor changed, each with the reason.
+pub(crate) type Closed = BTreeMap<String, Failure>;
 
 /// How often a change is tried: somebody else may change the document at the same time, or an answer may be lost.
 const MAX_TRIES: usize = 5;
@@ -27,8 +33,8 @@ pub(crate) enum Unchanged {
     Later(String),
     /// Caddy refuses the change.
     Refused(String),
-    /// It is unknown what has changed.
-    Unknown(String),
+    /// Caddy gives no answer that can be used. It is unknown what has changed.
+    NoAnswer(String),
 }
 
 impl Store {
@@ -43,39 +49,84 @@ impl Store {
         })
     }
 
-    /// The members of each of these frontends.
-    pub async fn read<'a>(
+    /// The groups of a Service that Caddy serves, each with its members.
+    pub async fn read(
         &self,
-        frontends: &[&'a Frontend],
-    ) -> Result<Vec<(&'a Frontend, Result<Members, Failure>)>> {
+        service: &Service<'_>,
+    ) -> Result<Vec<(String, Result<Members, Failure>)>> {
         let (content, _) = self.caddy.read(self.document).await?;
-        let mut frontends = frontends.to_vec();
-        if self.document == Document::Members {
+        let other = match self.document {
+            Document::Config => None,
             // Members without a server get no requests.
-            let (config, _) = self.caddy.read(Document::Config).await?;
-            frontends.retain(|frontend| config::get_server(&config, frontend).is_some());
+            Document::Members => Some(self.caddy.read(Document::Config).await?.0),
+        };
+        let config = other.as_ref().unwrap_or(&content);
+        let mut closed = self.closed(config, &content, service);
+        let mut groups = Vec::new();
+        for frontend in service.served(config) {
+            let group = frontend.group.clone();
+            let members = match closed.remove(&group) {
+                Some(failure) => Err(failure),
+                None => self.members(&content, &frontend),
+            };
+            groups.push((group, members));
         }
-        let read = |frontend: &'a Frontend| (frontend, self.members(&content, frontend));
-        Ok(frontends.into_iter().map(read).collect())
+        Ok(groups)
     }
 
-    /// Changes members. `change` may run more than once.
-    pub async fn change<A>(&self, change: impl Fn(&mut Value) -> A) -> Result<A, Unchanged> {
-        self.update(self.document, |content| Ok(change(content)))
-            .await
+    /// Changes members of a Service. Adds servers for these groups, if members alone would not. `change` may run more
+    /// than once.
+    pub async fn change<A>(
+        &self,
+        service: &Service<'_>,
+        registers: &[&Frontend],
+        change: impl Fn(&mut Value, &Closed) -> A,
+    ) -> Result<A, Unchanged> {
+        let other = match self.document {
+            Document::Config => None,
+            Document::Members => Some(self.add_servers(registers).await?),
+        };
+        self.update(self.document, |content| {
+            let config = other.as_ref().unwrap_or(content);
+            let closed = self.closed(config, content, service);
+            Ok(change(content, &closed))
+        })
+        .await
     }
 
-    /// Adds the servers of these frontends to Caddy's configuration, if members alone would not.
-    pub async fn add_servers(&self, frontends: &[&Frontend]) -> Result<(), Unchanged> {
-        if self.document == Document::Config {
-            return Ok(());
-        }
+    /// Adds the servers of these frontends to Caddy's configuration. Returns the configuration.
+    async fn add_servers(&self, frontends: &[&Frontend]) -> Result<Value, Unchanged> {
         let add = |config: &mut Value| {
-            let all = frontends.iter();
-            let mut all = all.map(|f| config::put_server(config, f, module::server(f)));
-            all.find(Result::is_err).unwrap_or(Ok(()))
+            for frontend in frontends {
+                let found = config::get_server(config, frontend);
+                // A server whose members are not in the module would lose them.
+                if found.is_none_or(|found| module::is_used_by(found, frontend)) {
+                    config::put_server(config, frontend, module::server(frontend))?;
+                }
+            }
+            Ok(config.clone())
         };
         self.update(Document::Config, add).await
+    }
+
+    /// The groups of a Service that Caddy serves in a way that the bridge would not see, or could not keep.
+    fn closed(&self, config: &Value, content: &Value, service: &Service<'_>) -> Closed {
+        let mut closed = Closed::new();
+        for frontend in service.served(config) {
+            let server = config::get_server(config, &frontend);
+            let is_outside = self.document == Document::Members
+                && server.is_some_and(|found| !module::is_used_by(found, &frontend));
+            let group = frontend.group.as_str();
+            let failure = if is_outside {
+                foreign(&frontend.server())
+            } else if service.frontend(group).is_none() && !self.is_empty(content, &frontend) {
+                service.lost_frontend(group)
+            } else {
+                continue;
+            };
+            closed.insert(frontend.group, failure);
+        }
+        closed
     }
 
     /// The members of a frontend in a document.
@@ -84,6 +135,11 @@ impl Store {
             Document::Config => config::read(content, frontend),
             Document::Members => module::read(content, frontend),
         }
+    }
+
+    fn is_empty(&self, content: &Value, frontend: &Frontend) -> bool {
+        let members = self.members(content, frontend);
+        members.is_ok_and(|members| members.entries.is_empty())
     }
 
     /// Writes the members of a frontend into a document.
@@ -104,7 +160,6 @@ impl Store {
         document: Document,
         change: impl Fn(&mut Value) -> Result<A, String>,
     ) -> Result<A, Unchanged> {
-        let no_answer = |error: anyhow::Error| format!("no answer of Caddy: {error}");
         let mut lost = None;
         for _ in 0..MAX_TRIES {
             let (before, version) = match self.caddy.read(document).await {
@@ -114,7 +169,7 @@ impl Store {
                     lost = Some(error);
                     continue;
                 }
-                Err(error) => return Err(Unchanged::Later(no_answer(error))),
+                Err(error) => return Err(no_answer(&error)),
             };
             let mut after = before.clone();
             let answer = change(&mut after).map_err(Unchanged::Refused)?;
@@ -134,8 +189,12 @@ impl Store {
             }
         }
         Err(match lost {
-            Some(error) => Unchanged::Unknown(no_answer(error)),
+            Some(error) => no_answer(&error),
             None => Unchanged::Later("somebody else changes Caddy all the time".to_owned()),
         })
     }
+}
+
+pub(crate) fn no_answer(error: &anyhow::Error) -> Unchanged {
+    Unchanged::NoAnswer(format!("{error:#}"))
 }

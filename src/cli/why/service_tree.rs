@@ -53,8 +53,9 @@ fn error_node(facts: &PodTrafficFacts, now: Timestamp) -> Option<TreeNode> {
         .next_try
         .map(|at| match at.duration_since(now).as_secs() {
             remaining @ 1.. => format!("next try in {}", messages::format_age(remaining)),
-            // The report is not written again for each try.
-            _ => "the server that leads repeats the call again and again".to_owned(),
+            // The report is not written again for each try, so it does not tell whether a server runs.
+            _ => "a server that leads repeats the call again and again; check that one leads"
+                .to_owned(),
         });
     let parts: Vec<_> = error.into_iter().chain(next_try).collect();
     (!parts.is_empty()).then(|| TreeNode::leaf(parts.join("; ")))
@@ -89,10 +90,16 @@ fn service_node(all: &ServiceDiagnosis, now: Timestamp) -> TreeNode {
     );
     let selected = all.pods.as_ref();
     let selected = selected.map(|pods| {
-        TreeNode::leaf(match pods.selected {
+        let managed = match pods.selected {
             1 => "it selects 1 managed Pod".to_owned(),
             count => format!("it selects {count} managed Pods"),
-        })
+        };
+        let unmanaged = match pods.unmanaged.count {
+            0 => String::new(),
+            1 => " and 1 that is not managed".to_owned(),
+            count => format!(" and {count} that are not managed"),
+        };
+        TreeNode::leaf(managed + &unmanaged)
     });
     TreeNode::new(
         format!("Service {namespace}/{name}: {}", states.join(", ")),
@@ -142,12 +149,9 @@ fn protected_node(pods: &ServicePods) -> Option<TreeNode> {
     (pods.protected.count > 0).then(|| TreeNode::new(title, leaving))
 }
 
+/// All names that are known.
 fn names_text(pods: &PodNames) -> String {
-    let first = pods.names.join(", ");
-    match pods.count - pods.names.len() {
-        0 => first,
-        more => format!("{first} and {more} more"),
-    }
+    pods.list(usize::MAX)
 }
 
 /// Pods with something in common. `None` if there are none.

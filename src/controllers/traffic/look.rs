@@ -340,13 +340,14 @@ impl Look<'_> {
     }
 
     fn count(&self, call: &'static str, error: Option<&AdapterError>) {
+        if let Some(error) = error {
+            debug!(call, %error, "a call of an adapter failed");
+        }
         let outcome = match error {
             None => "ok",
-            Some(AdapterError::Throttled(_)) => "throttled",
-            Some(error) => {
-                debug!(call, %error, "a call of an adapter failed");
-                "failed"
-            }
+            // Only what fewer calls would help against: the metric shows whether a quota is too small.
+            Some(AdapterError::Throttled { .. }) => "throttled",
+            Some(_) => "failed",
         };
         let counters = &self.context.traffic.counters;
         counters.count_call(&self.named.name, call, outcome);

@@ -58,7 +58,7 @@ impl Adapter for HttpAdapter {
     ) -> Result<Observation, AdapterError> {
         let request = observe_request(self.endpoint.config(), employer, pods);
         let answer = self.endpoint.call(Call::Observe, &request).await;
-        observation(answer.map_err(|failed| failed.error)?)
+        observation(answer?)
     }
 
     async fn apply(&self, employer: &Employer, changes: &Changes) -> Applied {
@@ -70,9 +70,7 @@ impl Adapter for HttpAdapter {
         let request = apply_request(config, employer, changes);
         match self.endpoint.call(Call::Apply, &request).await {
             Ok(answer) => applied(changes, answer),
-            // The next `observe` tells what has changed.
-            Err(failed) if failed.may_have_acted => Applied::new(),
-            Err(failed) => changes.all_failed(&failed.error),
+            Err(error) => changes.all_failed(&error),
         }
     }
 }

@@ -4,10 +4,9 @@
 //! compared with those of the adapter, so a name that can't be shown as it is makes the answer unreadable.
 
 use serde::de::DeserializeOwned;
-use traffic::one_line;
+use traffic::{AdapterError, one_line};
 
 use crate::credentials::Credentials;
-use crate::refusal::CallError;
 use crate::wire::{ApplyAnswer, ObserveAnswer};
 
 /// Longest name, in bytes: that of the longest name in Kubernetes.
@@ -62,10 +61,10 @@ impl Answer for ApplyAnswer {
 ///
 /// # Errors
 /// Says which part can't be read.
-pub(crate) fn decode<A: Answer>(body: &[u8], credentials: &Credentials) -> Result<A, CallError> {
+pub(crate) fn decode<A: Answer>(body: &[u8], credentials: &Credentials) -> Result<A, AdapterError> {
     let unreadable = |text: &str| {
         let text = credentials.shown(text);
-        CallError::lost(format!("the answer can't be read: {text}"))
+        AdapterError::Transient(format!("the answer can't be read: {text}"))
     };
     let body = String::from_utf8_lossy(body);
     let json = &mut serde_json::Deserializer::from_str(&body);

@@ -13,7 +13,7 @@ use traffic::{AdapterError, one_line};
 
 use crate::answer::{Answer, decode};
 use crate::credentials::{Credentials, TlsFiles};
-use crate::refusal::{CallError, refusal};
+use crate::refusal::refusal;
 use crate::sign::{SIGNATURE_HEADER, TIMESTAMP_HEADER, signature};
 use crate::{Config, ConfigError};
 
@@ -62,16 +62,17 @@ impl Endpoint {
     }
 
     /// Makes a call.
-    pub async fn call<A: Answer>(&self, call: Call, body: &impl Serialize) -> Result<A, CallError> {
+    pub async fn call<A: Answer>(
+        &self,
+        call: Call,
+        body: &impl Serialize,
+    ) -> Result<A, AdapterError> {
         let body = serde_json::to_vec(body).map_err(|error| {
             let text = format!("the request can't be written: {error}");
-            CallError::without_effect(AdapterError::Permanent(text))
+            AdapterError::Permanent(text)
         })?;
-        let credentials = Credentials::read(&self.config).await;
-        let credentials = credentials.map_err(CallError::without_effect)?;
-        let client = self
-            .client(&credentials.tls)
-            .map_err(CallError::without_effect)?;
+        let credentials = Credentials::read(&self.config).await?;
+        let client = self.client(&credentials.tls)?;
         let (name, url) = match call {
             Call::Observe => ("observe", &self.observe),
             Call::Apply => ("apply", &self.apply),
@@ -101,7 +102,7 @@ impl Endpoint {
         &self,
         mut answer: Response,
         credentials: &Credentials,
-    ) -> Result<A, CallError> {
+    ) -> Result<A, AdapterError> {
         let status = answer.status();
         if !status.is_success() {
             // The status is the reason; the text only explains it.
@@ -114,7 +115,7 @@ impl Endpoint {
         }
         let body = bytes(&mut answer, MAX_ANSWER, false).await;
         let body = body.map_err(|reason| match reason {
-            Unread::TooLong => CallError::lost(
+            Unread::TooLong => AdapterError::Transient(
                 "the answer is longer than 1 MiB, which is enough for about 4,500 members; split the Service"
                     .to_owned(),
             ),
@@ -163,17 +164,17 @@ async fn bytes(answer: &mut Response, limit: usize, cut: bool) -> Result<Vec<u8>
 }
 
 /// A call without a complete answer. The URL is in no error: the owner of a Service need not know it.
-fn failed(error: reqwest::Error, timeout: Duration) -> CallError {
+fn failed(error: reqwest::Error, timeout: Duration) -> AdapterError {
     let error = error.without_url();
     if error.is_connect() {
         let text = format!("no connection to the endpoint: {}", cause(&error));
-        return CallError::without_effect(AdapterError::Transient(text));
+        return AdapterError::Transient(text);
     }
     if error.is_timeout() {
         let text = format!("no complete answer within {} s", timeout.as_secs());
-        return CallError::lost(text);
+        return AdapterError::Transient(text);
     }
-    CallError::lost(format!("no complete answer: {}", cause(&error)))
+    AdapterError::Transient(format!("no complete answer: {}", cause(&error)))
 }
 
 /// The innermost cause of an error.

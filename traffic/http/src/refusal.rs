@@ -11,55 +11,29 @@ use traffic::AdapterError;
 /// Longest wait that an endpoint may ask for. The framework calls again after it in any case.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// A call that failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CallError {
-    /// Why.
-    pub error: AdapterError,
-    /// Whether the endpoint may have acted all the same: it got the request, and did not say that nothing has changed.
-    pub may_have_acted: bool,
-}
-
-impl CallError {
-    /// A failure after which nothing has changed.
-    pub fn without_effect(error: AdapterError) -> CallError {
-        CallError {
-            error,
-            may_have_acted: false,
-        }
-    }
-
-    /// A failure after which it is unknown what has changed.
-    pub fn lost(text: String) -> CallError {
-        CallError {
-            error: AdapterError::Transient(text),
-            may_have_acted: true,
-        }
-    }
-}
-
 /// What an answer means whose status is no success. `shown` makes a text of its body safe to show.
 pub(crate) fn refusal(
     status: StatusCode,
     headers: &HeaderMap,
     body: &str,
     shown: impl Fn(&str) -> String,
-) -> CallError {
+) -> AdapterError {
     let wait = retry_after(headers, Timestamp::now()).map(|wait| wait.min(MAX_WAIT));
     let text = said(status, body, shown);
     match status.as_u16() {
-        429 => CallError::without_effect(AdapterError::Throttled(wait)),
-        503 if wait.is_some() => CallError::without_effect(AdapterError::Throttled(wait)),
-        300..=399 => CallError::without_effect(AdapterError::Permanent(format!(
+        429 => AdapterError::Throttled { text, wait },
+        503 if wait.is_some() => AdapterError::Unavailable { text, wait },
+        300..=399 => AdapterError::Permanent(format!(
             "{text}; redirects are not followed: set `url` to the target"
-        ))),
+        )),
         // A token or a certificate is replaced by itself, so the next call may succeed.
-        401 => CallError::without_effect(AdapterError::Transient(format!(
+        401 => AdapterError::Transient(format!(
             "{text}; the files of `tokenFile`, `hmacKeyFile` and `clientCertFile` must fit the endpoint"
-        ))),
-        408 | 425 => CallError::without_effect(AdapterError::Transient(text)),
-        400..=499 => CallError::without_effect(AdapterError::Permanent(text)),
-        _ => CallError::lost(text),
+        )),
+        408 | 425 => AdapterError::Transient(text),
+        400..=499 => AdapterError::Permanent(text),
+        // Anything may have changed.
+        _ => AdapterError::Transient(text),
     }
 }
 
@@ -97,7 +71,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn means(status: u16, retry_after: Option<&str>, text: &str) -> CallError {
+    fn means(status: u16, retry_after: Option<&str>, text: &str) -> AdapterError {
         let mut headers = HeaderMap::new();
         if let Some(value) = retry_after {
             headers.insert(RETRY_AFTER, value.parse().unwrap());
@@ -108,20 +82,33 @@ mod tests {
 
     #[test]
     fn requests_for_fewer_calls_are_throttling() {
-        let throttled = |wait| CallError::without_effect(AdapterError::Throttled(wait));
+        let throttled = |wait| AdapterError::Throttled {
+            text: "the endpoint answered 429: slow down".to_owned(),
+            wait,
+        };
         let seven = Some(Duration::from_secs(7));
-        assert_eq!(means(429, Some("7"), ""), throttled(seven));
-        assert_eq!(means(429, None, ""), throttled(None));
-        assert_eq!(means(503, Some("7"), ""), throttled(seven));
-        assert!(means(503, None, "").may_have_acted);
+        assert_eq!(means(429, Some("7"), "slow down"), throttled(seven));
+        assert_eq!(means(429, None, "slow down"), throttled(None));
         let longest = Some(Duration::from_secs(300));
         let endless = u64::MAX.to_string();
-        assert_eq!(means(429, Some(&endless), ""), throttled(longest));
+        assert_eq!(means(429, Some(&endless), "slow down"), throttled(longest));
         let date = "Thu, 31 Dec 9998 23:59:59 GMT";
-        assert_eq!(means(429, Some(date), ""), throttled(longest));
+        assert_eq!(means(429, Some(date), "slow down"), throttled(longest));
         for unreadable in ["-1", "NaN", "1e3", "soon"] {
-            assert_eq!(means(429, Some(unreadable), ""), throttled(None));
+            let found = means(429, Some(unreadable), "slow down");
+            assert_eq!(found, throttled(None));
         }
+    }
+
+    #[test]
+    fn absence_with_a_wait_is_not_throttling() {
+        let text = || "the endpoint answered 503: no pool".to_owned();
+        let unavailable = |wait| AdapterError::Unavailable { text: text(), wait };
+        let seven = Some(Duration::from_secs(7));
+        assert_eq!(means(503, Some("7"), "no pool"), unavailable(seven));
+        let transient = AdapterError::Transient(text());
+        assert_eq!(means(503, None, "no pool"), transient);
+        assert_eq!(means(503, Some("soon"), "no pool"), transient);
     }
 
     #[test]
@@ -134,27 +121,21 @@ mod tests {
         assert_eq!(wait("1994-11-06T09:00:00Z"), Some(Duration::ZERO));
     }
 
+    /// Permanent means that nothing has changed.
     #[test]
-    fn only_server_errors_may_have_acted() {
-        for status in [500, 502, 503, 504] {
+    fn server_errors_are_not_permanent() {
+        for status in [500, 502, 503, 504, 401, 408, 425] {
             let found = means(status, None, "");
-            assert!(found.may_have_acted, "{status}");
-            assert!(matches!(found.error, AdapterError::Transient(_)));
+            assert!(
+                matches!(found, AdapterError::Transient(_)),
+                "{status}: {found:?}"
+            );
         }
         for status in [302, 400, 403, 404, 409, 422] {
             let found = means(status, None, "");
-            assert!(!found.may_have_acted, "{status}");
             assert!(
-                matches!(found.error, AdapterError::Permanent(_)),
-                "{status}"
-            );
-        }
-        for status in [401, 408, 425] {
-            let found = means(status, None, "");
-            assert!(!found.may_have_acted, "{status}");
-            assert!(
-                matches!(found.error, AdapterError::Transient(_)),
-                "{status}"
+                matches!(found, AdapterError::Permanent(_)),
+                "{status}: {found:?}"
             );
         }
     }
@@ -165,7 +146,7 @@ mod tests {
             "{{\"message\":\"no\\u0000such\\n\\u202epool {}\"}}",
             "x".repeat(999)
         );
-        let error = means(404, None, &text).error.to_string();
+        let error = means(404, None, &text).to_string();
         assert!(
             error.starts_with("the endpoint answered 404: no such pool xxx"),
             "{error}"
@@ -174,9 +155,9 @@ mod tests {
             error.chars().count() < 340 && error.ends_with('…'),
             "{error}"
         );
-        let other = means(404, None, "{\"error\": \"gone\"}").error.to_string();
+        let other = means(404, None, "{\"error\": \"gone\"}").to_string();
         assert_eq!(other, "the endpoint answered 404: {\"error\": \"gone\"}");
-        let plain = means(404, None, "gone\r\nX: y").error.to_string();
+        let plain = means(404, None, "gone\r\nX: y").to_string();
         assert_eq!(plain, "the endpoint answered 404: gone X: y");
     }
 }

@@ -249,8 +249,7 @@ impl Client {
         parameters: &[(String, String)],
         credentials: &Credentials,
     ) -> Result<Vec<u8>, Failure> {
-        let closed = |rest| Failure::NotSent(AdapterError::Throttled(Some(rest)));
-        self.pace.turn().await.map_err(closed)?;
+        self.pace.turn().await.map_err(Failure::NotSent)?;
         let (endpoint, version) = match product {
             Product::Slb => (&self.slb, "2014-05-15"),
             Product::Ecs => (&self.ecs, "2014-05-26"),
@@ -280,9 +279,8 @@ impl Client {
                 self.credentials.accepted();
             }
             Err(failure) => {
-                if let AdapterError::Throttled(wait) = failure.clone().into_error() {
-                    let pause = self.pace.throttled(wait);
-                    return Err(Failure::NotSent(AdapterError::Throttled(Some(pause))));
+                if let AdapterError::Throttled { text, wait } = failure.clone().into_error() {
+                    return Err(Failure::NotSent(self.pace.throttled(text, wait)));
                 }
             }
         }

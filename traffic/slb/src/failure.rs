@@ -153,7 +153,10 @@ impl Failure {
             } => {
                 let text = format!("{action} was refused with {status} {code}: {message}");
                 match meaning {
-                    Meaning::Throttled => AdapterError::Throttled(retry_after),
+                    Meaning::Throttled => AdapterError::Throttled {
+                        text,
+                        wait: retry_after,
+                    },
                     Meaning::Transient => AdapterError::Transient(text),
                     Meaning::Permanent => AdapterError::Permanent(text),
                 }
@@ -203,7 +206,8 @@ mod tests {
             (400, "SignatureDoesNotMatch", "permanent"),
         ] {
             let actual = match refused(status, code).into_error() {
-                AdapterError::Throttled(_) => "throttled",
+                AdapterError::Throttled { .. } => "throttled",
+                AdapterError::Unavailable { .. } => "unavailable",
                 AdapterError::Transient(_) => "transient",
                 AdapterError::Permanent(_) => "permanent",
             };

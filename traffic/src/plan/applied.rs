@@ -18,7 +18,7 @@ impl Memory {
         mut results: Applied,
         now: Timestamp,
     ) {
-        let mut throttled = None;
+        let mut asked_to_wait = None;
         for (kind, member) in changes_by_kind(changes) {
             let known = self.members.entry(member.key.clone());
             let known = known.or_insert_with(|| Known::new(member.clone(), now));
@@ -44,8 +44,11 @@ impl Memory {
                         let until = later(now, view.settings.timeout * 2);
                         known.late.add(kind, &member.pod.uid, until);
                     }
-                    if matches!(error, AdapterError::Throttled(_)) {
-                        throttled = Some(error.clone());
+                    if matches!(
+                        error,
+                        AdapterError::Throttled { .. } | AdapterError::Unavailable { .. }
+                    ) {
+                        asked_to_wait = Some(error.clone());
                     }
                     let former = known.failure.as_ref();
                     known.failure = Some(Failure::after(former, error, view, now));
@@ -58,7 +61,7 @@ impl Memory {
             }
         }
         let failure = |error| Failure::after(self.failure.as_ref(), error, view, now);
-        self.failure = throttled.map(failure);
+        self.failure = asked_to_wait.map(failure);
     }
 }
 
@@ -77,6 +80,8 @@ fn presence_after(error: &AdapterError) -> Option<Presence> {
     match error {
         // The change may have been made although the call failed.
         AdapterError::Transient(_) => Some(Presence::Unknown),
-        AdapterError::Throttled(_) | AdapterError::Permanent(_) => None,
+        AdapterError::Throttled { .. }
+        | AdapterError::Unavailable { .. }
+        | AdapterError::Permanent(_) => None,
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn pause(settings: &Settings, count: u32) -> Duration {
 pub(super) fn pause_after(settings: &Settings, error: &AdapterError, count: u32) -> Duration {
     let pause = pause(settings, count);
     match error {
-        AdapterError::Throttled(wait) => {
+        AdapterError::Throttled { wait, .. } | AdapterError::Unavailable { wait, .. } => {
             wait.unwrap_or(pause).clamp(pause, LONGEST_WAIT.max(pause))
         }
         AdapterError::Transient(_) => pause,

@@ -1,5 +1,7 @@
 //! Calls that the bridge refuses.
 
+use caddy_bridge::{Options, router};
+use clap::Parser;
 use serde_json::json;
 use traffic::{Adapter, AdapterError, Changes};
 use traffic_http::HttpAdapter;
@@ -103,6 +105,23 @@ async fn configuration_of_somebody_else_is_left_alone() {
     assert!(group == "http" && text.contains("remove it"), "{text}");
     let applied = site.bridge.deregister(&[member(1, 80)]).await;
     assert!(applied.values().all(Result::is_err), "{applied:?}");
+}
+
+#[test]
+fn key_that_can_be_guessed_is_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let key = file.path().to_str().unwrap();
+    let args = ["bridge", "--frontend", "demo/web/http=:80"];
+    let start = |content: &str| {
+        std::fs::write(file.path(), content).unwrap();
+        let args = args.into_iter().chain(["--hmac-key-file", key]);
+        router(Options::try_parse_from(args).unwrap())
+    };
+    for short in ["", "fifteen-bytes-x\n"] {
+        let error = start(short).unwrap_err().to_string();
+        assert!(error.contains("less than 16 bytes"), "{error}");
+    }
+    assert!(start("sixteen-bytes-xx\n").is_ok());
 }
 
 #[tokio::test]

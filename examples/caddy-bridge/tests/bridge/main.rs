@@ -25,6 +25,7 @@ macro_rules! in_both_modes {
 }
 
 mod drain;
+mod frontends;
 mod input;
 mod members;
 mod module;

@@ -38,9 +38,18 @@ pub struct Bridge {
 impl Bridge {
     /// A bridge of the Service `demo/web` with the group `http`.
     pub async fn start(caddy: &Caddy, more: &[&str]) -> Bridge {
+        Bridge::of(caddy, "demo/web/http", more).await
+    }
+
+    /// A bridge with another only group.
+    pub async fn of(caddy: &Caddy, group: &str, more: &[&str]) -> Bridge {
         let (_, address) = caddy.fronts().next().unwrap();
-        let (admin, frontend) = (caddy.admin(), format!("demo/web/http={address}"));
-        let mut args = vec!["bridge", "--admin", &admin, "--frontend", &frontend];
+        Bridge::at(&caddy.admin(), &format!("{group}={address}"), more).await
+    }
+
+    /// A bridge of a Caddy with this admin API.
+    pub async fn at(admin: &str, frontend: &str, more: &[&str]) -> Bridge {
+        let mut args = vec!["bridge", "--admin", admin, "--frontend", frontend];
         args.extend([
             "--map",
             "10.244.0.0/16=127.244.0.0/16",
@@ -143,6 +152,11 @@ impl Site {
     /// Another bridge of the same Caddy.
     pub async fn another_bridge(&self) -> Bridge {
         Bridge::start(&self.caddy, self.mode.flags()).await
+    }
+
+    /// Another bridge of the same Caddy, with another only group.
+    pub async fn bridge_of(&self, group: &str) -> Bridge {
+        Bridge::of(&self.caddy, group, self.mode.flags()).await
     }
 
     /// Drains, removes and registers a member again and again.

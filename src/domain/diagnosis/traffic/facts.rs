@@ -122,6 +122,8 @@ pub struct MemberCounts {
 pub struct ServicePods {
     /// How many managed Pods the Service selects.
     pub selected: usize,
+    /// Pods that the Service selects and that are not managed. Empty if the traffic of the Service is not managed.
+    pub unmanaged: PodNames,
     /// Pods with the finalizer of the Service: no operation begins on them.
     pub protected: PodNames,
     /// Those of them that should be off traffic. They keep the finalizer until the load balancer agrees.
@@ -138,6 +140,17 @@ pub struct PodNames {
     pub count: usize,
     /// The first names, at most 20, in the order of the alphabet.
     pub names: Vec<String>,
+}
+
+impl PodNames {
+    /// The first `max` names: `a, b and 3 more`.
+    pub fn list(&self, max: usize) -> String {
+        let first: Vec<&str> = self.names.iter().take(max).map(String::as_str).collect();
+        match self.count - first.len() {
+            0 => first.join(", "),
+            more => format!("{} and {more} more", first.join(", ")),
+        }
+    }
 }
 
 /// Why the traffic of a Service is not managed as it should be.

@@ -28,7 +28,7 @@ use k8s_openapi::api::core::v1::Service;
 
 use self::facts::{MemberCounts, PodNames, ServiceDiagnosis, ServiceFacts};
 pub use self::pod_traffic::{awaited_employers, describe_first, employer_title, pod_traffic_facts};
-pub use self::stored::selector;
+pub use self::stored::{is_managed, selector};
 pub use self::waits::{Direction, traffic_wait};
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -52,18 +52,11 @@ pub struct ObservedService {
     pub service: Service,
     /// The managed Pods of the namespace. `None` if they could not be read.
     pub pods: Option<Vec<Pod>>,
-    /// How many Pods that are not managed the Service selects. Only counted if it selects no managed Pod.
-    pub unmanaged_pods: usize,
+    /// Names of the Pods that the Service selects and that are not managed. Only read if the traffic of the Service is to
+    /// be managed.
+    pub unmanaged_pods: Vec<String>,
     /// What could not be read, and the cause.
     pub notes: Vec<String>,
-}
-
-impl ObservedService {
-    /// Whether the Service selects a Pod of which `pods` has the labels.
-    pub fn selects_any(&self) -> bool {
-        let mut pods = self.pods.iter().flatten();
-        pods.any(|pod| stored::selects(&self.service, pod))
-    }
 }
 
 /// Makes the diagnosis of a Service.
@@ -73,7 +66,7 @@ pub fn diagnose_service(observed: &ObservedService, now: Timestamp) -> ServiceDi
     let pods = observed
         .pods
         .as_ref()
-        .map(|pods| service_pods::service_pods(service, pods));
+        .map(|pods| service_pods::service_pods(service, pods, &observed.unmanaged_pods));
     let unlisted = (report.pending + report.draining).saturating_sub(report.waiting.len());
     let unlisted_pods = match unlisted {
         0 => PodNames::default(),

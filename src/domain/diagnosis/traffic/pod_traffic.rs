@@ -155,8 +155,11 @@ fn reported(
     let members = report.waiting.iter();
     let members = members.filter(|member| member.pod == pod.metadata.name);
     let mut says: Vec<_> = members
+        .clone()
         .map(|member| stored::member_text(member, now))
         .collect();
+    let overdue = stale::overdue_member(&report, members, now);
+    let overdue = overdue.map(|(member, until)| stale::overdue_text(member, until, now));
     says.extend(held_by_move(pod, formers));
     let overlooked = says.is_empty().then(|| stale::overlooks(&report, pod, now));
     let overlooked = overlooked.flatten();
@@ -166,6 +169,14 @@ fn reported(
             messages::format_ago(since, now)
         ));
     }
+    let stale = match (&overlooked, &overdue) {
+        (Some(_), _) => Some(stale::REMEDY),
+        (None, Some(_)) => Some(stale::OVERDUE_REMEDY),
+        (None, None) => None,
+    };
+    if let Some(overdue) = overdue {
+        says.insert(0, overdue);
+    }
     if says.is_empty() {
         says.push(silence(&report));
     }
@@ -174,7 +185,7 @@ fn reported(
     PodTrafficFacts {
         employer: name.key(),
         service: Some(name.name.clone()),
-        remedy: no_adapter.or_else(|| overlooked.map(|_| stale::REMEDY.to_owned())),
+        remedy: no_adapter.or_else(|| stale.map(str::to_owned)),
         adapter: Some(report.adapter).filter(|adapter| !adapter.is_empty()),
         says,
         last_error: report.last_error,

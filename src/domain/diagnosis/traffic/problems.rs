@@ -25,13 +25,17 @@ pub fn problems(
     let Some(report) = report else {
         return vec![unreported(service)];
     };
-    let selection = pods.and_then(|pods| selects_nothing(observed, pods, &report));
+    let selection = pods.and_then(|pods| selection(observed, pods, &report));
     failure(service, &report)
         .into_iter()
         .chain(out_of_date(observed, &report, now))
+        .chain(overdue(&report, now))
         .chain(selection)
         .collect()
 }
+
+/// Most names of Pods in a reason.
+const MAX_NAMES: usize = 3;
 
 /// What the server does after a failure of its own.
 const TRIED_AGAIN: &str = "the server tries again when the Service or a Pod changes, and repeats refused writes every 32 s at the latest";
@@ -87,7 +91,7 @@ fn unreported(service: &Service) -> ProblemFacts {
     problem(
         reason,
         format!(
-            "no adapter claims the Service, and the servers may have no default adapter (--traffic-config): name an adapter, \
+            "no adapter claims the Service, and the servers may have no default adapter for this namespace (--traffic-config): name an adapter, \
              such as the built-in one: {command}; otherwise check that a server leads and has the feature gate \
              ResourceConsist"
         ),
@@ -116,6 +120,13 @@ fn out_of_date(
     ))
 }
 
+/// The problem that a member drains for longer than it should.
+fn overdue(report: &EmployerReport, now: Timestamp) -> Option<ProblemFacts> {
+    let (member, until) = stale::overdue_member(report, report.waiting.iter(), now)?;
+    let reason = stale::overdue_text(member, until, now);
+    Some(problem(reason, stale::OVERDUE_REMEDY))
+}
+
 /// The failure that the report names.
 fn failure(service: &Service, report: &EmployerReport) -> Option<ProblemFacts> {
     let error = report.last_error.as_ref()?;
@@ -130,11 +141,12 @@ fn failure(service: &Service, report: &EmployerReport) -> Option<ProblemFacts> {
         ));
     }
     let adapter = &report.adapter;
+    let is_deleted = service.metadata.deletion_timestamp.is_some();
     Some(match report.next_try {
         // The summary and the next steps say when the call is repeated.
         Some(_) => ProblemFacts {
             reason: format!("the last call of adapter {adapter} failed: {error}"),
-            remedy: None,
+            remedy: is_deleted.then(|| release(service)),
         },
         None => problem(
             format!("adapter {adapter} can't manage its traffic as it should: {error}"),
@@ -143,14 +155,28 @@ fn failure(service: &Service, report: &EmployerReport) -> Option<ProblemFacts> {
     })
 }
 
-/// The problem that the Service selects no managed Pod.
-fn selects_nothing(
+/// How a Service goes whose load balancer is gone.
+fn release(service: &Service) -> String {
+    format!(
+        "if the load balancer is gone for good, release the Service and its Pods; members that it still has stay registered: {}",
+        command(service, "label", &format!("{}-", keys::CONTROL))
+    )
+}
+
+/// The problem that the Service selects no managed Pod, or also Pods that are not managed.
+fn selection(
     observed: &ObservedService,
     pods: &ServicePods,
     report: &EmployerReport,
 ) -> Option<ProblemFacts> {
+    if observed.service.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    if pods.unmanaged.count > 0 {
+        return Some(unmanaged_pods(pods));
+    }
     let members = report.registered + report.pending + report.draining;
-    if pods.selected > 0 || members > 0 || observed.service.metadata.deletion_timestamp.is_some() {
+    if pods.selected > 0 || members > 0 {
         return None;
     }
     let selector = stored::selector(&observed.service);
@@ -164,21 +190,32 @@ fn selects_nothing(
     let labels = labels.join(",");
     let namespace = observed.service.metadata.namespace.as_deref();
     let namespace = namespace.unwrap_or_default();
-    Some(match observed.unmanaged_pods {
-        0 => problem(
-            format!("no Pod of namespace {namespace} has the labels of spec.selector ({labels})"),
-            format!(
-                "correct spec.selector, or see whether the Pods exist: kubectl get pods -n {namespace} -l {labels}"
-            ),
+    Some(problem(
+        format!("no Pod of namespace {namespace} has the labels of spec.selector ({labels})"),
+        format!(
+            "correct spec.selector, or see whether the Pods exist: kubectl get pods -n {namespace} -l {labels}"
         ),
-        count => problem(
-            format!(
-                "{} the labels of spec.selector, and none has the label {}: \"{}\", so their traffic is not managed",
-                messages::count_pods_with_verb(count, "has", "have"),
-                keys::CONTROL,
-                keys::CONTROL_VALUE
-            ),
-            "add the label to the template of the Pods",
+    ))
+}
+
+/// The problem that the Service selects Pods that are not managed.
+fn unmanaged_pods(pods: &ServicePods) -> ProblemFacts {
+    let unmanaged = pods.unmanaged.count;
+    let verb = match unmanaged {
+        1 => "has",
+        _ => "have",
+    };
+    let subject = match pods.selected {
+        0 => messages::count_pods(unmanaged),
+        selected => format!("{unmanaged} of {} Pods", selected + unmanaged),
+    };
+    problem(
+        format!(
+            "{subject} that it selects {verb} no label {}: \"{}\", so their traffic is not managed: {}",
+            keys::CONTROL,
+            keys::CONTROL_VALUE,
+            pods.unmanaged.list(MAX_NAMES)
         ),
-    })
+        "add the label to the template of these Pods, such as that of their Deployment",
+    )
 }

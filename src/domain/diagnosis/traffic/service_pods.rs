@@ -14,8 +14,8 @@ use crate::domain::traffic::report::EmployerReport;
 /// Most names of Pods in each list.
 const MAX_NAMES: usize = 20;
 
-/// Sorts the managed Pods of the namespace of a Service.
-pub fn service_pods(service: &Service, pods: &[Pod]) -> ServicePods {
+/// Sorts the managed Pods of the namespace of a Service. `unmanaged` are the other Pods that the Service selects.
+pub fn service_pods(service: &Service, pods: &[Pod], unmanaged: &[String]) -> ServicePods {
     let employer = employer_name(service);
     let names = |test: &dyn Fn(PodMarks, &Pod) -> bool| {
         let marked = pods.iter();
@@ -27,6 +27,7 @@ pub fn service_pods(service: &Service, pods: &[Pod]) -> ServicePods {
             .iter()
             .filter(|pod| stored::selects(service, pod))
             .count(),
+        unmanaged: pod_names(unmanaged.iter().map(String::as_str).collect()),
         protected: names(&|marks, _| marks.protected),
         // A Service that is not managed any more gives its marks back without a load balancer.
         leaving: names(&|marks, pod| {

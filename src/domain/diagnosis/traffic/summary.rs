@@ -71,8 +71,11 @@ pub fn next_steps(diagnosis: &ServiceDiagnosis, now: Timestamp) -> Vec<String> {
                 "the server repeats the failed call in {}",
                 messages::format_age(remaining)
             ),
-            // The report is not written again for each try.
-            _ => "the server that leads repeats the failed call again and again".to_owned(),
+            // The report is not written again for each try, so it does not tell whether a server runs.
+            _ => {
+                "a server that leads repeats the failed call again and again; check that one leads"
+                    .to_owned()
+            }
         });
     }
     let problems = diagnosis.problems.iter();
@@ -103,7 +106,7 @@ mod tests {
         let observed = ObservedService {
             service: serde_json::from_value(json!({ "metadata": metadata })).unwrap(),
             pods: None,
-            unmanaged_pods: 0,
+            unmanaged_pods: Vec::new(),
             notes: Vec::new(),
         };
         diagnose_service(&observed, Timestamp::from_second(60).unwrap())
@@ -117,7 +120,8 @@ mod tests {
         };
         let next = "the server repeats the failed call in 5s";
         assert_eq!(steps("1970-01-01T00:01:05Z"), [next]);
-        let over = "the server that leads repeats the failed call again and again";
+        let over =
+            "a server that leads repeats the failed call again and again; check that one leads";
         assert_eq!(steps("1970-01-01T00:00:30Z"), [over]);
     }
 

@@ -206,32 +206,72 @@ async fn proxy_of_the_environment_is_ignored() {
 #[tokio::test]
 async fn throttling_is_told_with_its_wait() {
     let reply = Reply::Answer(429, vec![("retry-after", "3".to_owned())], String::new());
-    let wait = Some(Duration::from_secs(3));
-    assert_eq!(
-        observe_error(reply.clone(), json!({})).await,
-        AdapterError::Throttled(wait)
-    );
+    let error = AdapterError::Throttled {
+        text: "the endpoint answered 429".to_owned(),
+        wait: Some(Duration::from_secs(3)),
+    };
+    assert_eq!(observe_error(reply.clone(), json!({})).await, error);
     let double = Double::start().await;
     double.reply(reply);
     let changes = changes();
     let applied = double.adapter(json!({})).apply(&employer(), &changes).await;
-    assert_eq!(applied, changes.all_failed(&AdapterError::Throttled(wait)));
+    assert_eq!(applied, changes.all_failed(&error));
 }
 
 #[tokio::test]
-async fn lost_reply_to_apply_says_nothing_of_any_member() {
+async fn refusal_with_a_wait_has_the_words_of_the_endpoint() {
+    let wait = || vec![("retry-after", "3".to_owned())];
+    for (status, expected) in [
+        (
+            429,
+            "the load balancer asks for fewer calls, and to wait 3 s: the endpoint answered 429: pool is closed",
+        ),
+        (
+            503,
+            "the load balancer is not available, and asks to wait 3 s: the endpoint answered 503: pool is closed",
+        ),
+    ] {
+        let reply = Reply::Answer(
+            status,
+            wait(),
+            "{\"message\":\"pool is closed\"}".to_owned(),
+        );
+        let error = observe_error(reply, json!({})).await;
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[tokio::test]
+async fn lost_reply_to_apply_fails_each_change_with_the_reason() {
     let replies = [
-        (Reply::Cut, json!({})),
-        (Reply::Hang, json!({"timeoutSeconds": 1})),
-        (Reply::status(200, "{\"results\": ["), json!({})),
-        (Reply::status(500, "oops"), json!({})),
-        (Reply::status(502, ""), json!({})),
+        (Reply::Cut, json!({}), "no complete answer"),
+        (
+            Reply::Hang,
+            json!({"timeoutSeconds": 1}),
+            "no complete answer within 1 s",
+        ),
+        (
+            Reply::status(200, "{\"results\": ["),
+            json!({}),
+            "can't be read",
+        ),
+        (Reply::status(500, "oops"), json!({}), "500: oops"),
+        (Reply::status(502, ""), json!({}), "answered 502"),
+        (Reply::status(503, "busy"), json!({}), "503: busy"),
     ];
-    for (reply, fields) in replies {
+    for (reply, fields, expected) in replies {
         let double = Double::start().await;
         double.reply(reply.clone());
-        let applied = double.adapter(fields).apply(&employer(), &changes()).await;
-        assert!(applied.is_empty(), "{reply:?}: {applied:?}");
+        let changes = changes();
+        let applied = double.adapter(fields).apply(&employer(), &changes).await;
+        assert_eq!(applied.len(), changes.members().count(), "{reply:?}");
+        for result in applied.values() {
+            // Transient: the change may have been made, so the members are read again.
+            assert!(
+                matches!(result, Err(AdapterError::Transient(text)) if text.contains(expected)),
+                "{reply:?}: {result:?}"
+            );
+        }
         assert_eq!(double.asked().len(), 1, "{reply:?}");
     }
 }

@@ -152,9 +152,16 @@ impl Balancer {
         if !self.faults || !random.one_in(4) {
             return None;
         }
-        Some(match random.below(3) {
-            0 => AdapterError::Throttled(Some(Duration::from_secs(2))),
-            1 => AdapterError::Transient("down".to_owned()),
+        Some(match random.below(4) {
+            0 => AdapterError::Throttled {
+                text: "slow down".to_owned(),
+                wait: Some(Duration::from_secs(2)),
+            },
+            1 => AdapterError::Unavailable {
+                text: "back soon".to_owned(),
+                wait: Some(Duration::from_secs(2)),
+            },
+            2 => AdapterError::Transient("down".to_owned()),
             _ => AdapterError::Permanent("forbidden".to_owned()),
         })
     }

@@ -26,6 +26,42 @@ fn pauses_between_failed_reads_double_up_to_the_longest() {
     assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
 }
 
+/// A change that is refused with a wait stops all calls for the employer until then.
+#[test]
+fn load_balancer_that_asks_to_wait_is_not_called_before() {
+    let wait = Some(Duration::from_secs(60));
+    let text = || "closed".to_owned();
+    for error in [
+        AdapterError::Throttled { text: text(), wait },
+        AdapterError::Unavailable { text: text(), wait },
+    ] {
+        let (mut world, uid) = world_of_one(Control::Drains);
+        world.look();
+        let view = world.view();
+        world
+            .memory
+            .observed(&view, Err(error.clone()), world.now, world.now);
+        let until = world.now + Duration::from_secs(60);
+        let next = next_call(&view, &world.memory, 1, true, world.now);
+        assert_eq!(next, Next::Wait(Some(until)), "after a read: {error}");
+
+        world.look();
+        world.now = until + Duration::from_secs(60);
+        world.look();
+        world.pods.get_mut(&uid).unwrap().pod.on = false;
+        let view = world.view();
+        world.memory.begin_look(&view, world.now);
+        let Next::Apply(changes) = next_call(&view, &world.memory, 1, true, world.now) else {
+            panic!("the member of a Pod that is off is not drained");
+        };
+        let results = changes.all_failed(&error);
+        world.memory.applied(&view, &changes, results, world.now);
+        let until = world.now + Duration::from_secs(60);
+        let next = next_call(&view, &world.memory, 1, true, world.now);
+        assert_eq!(next, Next::Wait(Some(until)), "after a change: {error}");
+    }
+}
+
 #[test]
 fn pending_member_is_read_again_and_not_registered_again() {
     let (mut world, _) = world_of_one(Control::Drains);
