@@ -58,7 +58,7 @@ pub enum Role {
         /// Whether no Pod may be released yet, because another adapter may still send it requests.
         hold: bool,
     },
-    /// It managed the employer before, or another one does not serve yet in its place.
+    /// It managed the employer before. Perhaps the present one does not serve in its place yet.
     Former {
         /// Whether all its members go. Otherwise those stay that should serve, and no others are registered.
         retires: bool,
@@ -140,6 +140,12 @@ impl Look<'_> {
         let mut view = self.view(&pods);
         self.add_unknown_pods(&mut view, &mut pods, memory).await?;
         memory.begin_look(&view, self.now());
+        if self.expect(&view, &pods, memory, writes).await {
+            let mut result = LookResult::with_clean(false);
+            result.summary = Summary::of(&view, memory, self.now());
+            result.wake = Some(MIN_PAUSE); // the cache has the Pods as they are now
+            return Ok(result);
+        }
         let mut wake = self.call(&mut view, &mut pods, memory).await?;
         self.watch(&view, memory);
         let mut summary = Summary::of(&view, memory, self.now());
@@ -388,6 +394,24 @@ impl Look<'_> {
             self.watched
                 .set(&self.employer.name, all.map(Uid::from).collect());
         }
+    }
+
+    /// Lets Pods that do not serve yet wait for traffic. This comes before the calls, which can take long: such a Pod would
+    /// become available meanwhile. Returns whether a Pod has changed.
+    async fn expect(
+        &self,
+        view: &View,
+        pods: &BTreeMap<String, Arc<Pod>>,
+        memory: &Memory,
+        writes: &mut MarkWrites,
+    ) -> bool {
+        if self.is_former() {
+            return false;
+        }
+        let keep = |uid: &String| (uid.clone(), Mark::Keep(String::new()));
+        let marks = pods.keys().map(keep).collect();
+        let result = self.write_marks(view, pods, memory, &marks, writes).await;
+        result.written > 0
     }
 
     /// What the plan permits for each Pod, by UID.

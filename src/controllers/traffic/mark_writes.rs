@@ -81,6 +81,8 @@ pub struct MarkResult {
     pub moved: bool,
     /// A failure, for the report. Of several, always the same one.
     pub error: Option<String>,
+    /// How many Pods have changed.
+    pub written: usize,
     /// How long each Pod waited until traffic was off, in order of the writes.
     pub drained: Vec<Duration>,
     /// How long each Pod waited until traffic was on.
@@ -137,6 +139,7 @@ pub async fn write_marks(
             .extend(pod_marks::change(employer, pod, wanted).map(|change| (pod, change, wanted)));
     }
     for (pod, wanted) in write_all(context, employer, changes, writes, &mut result).await {
+        result.written += 1;
         if let Some(written) = writes.0.get_mut(&pod.metadata.uid) {
             written.permitted = now;
         }
