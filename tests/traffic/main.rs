@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod addresses;
-mod attack_guard;
 mod bed;
 mod black_box;
 mod credentials;
@@ -24,6 +23,7 @@ mod refusals;
 mod removed_adapter;
 mod rewriting;
 mod selector;
+mod stale_protections;
 mod taken_back;
 mod uninstall;
 mod unprotected;
