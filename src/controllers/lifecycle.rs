@@ -146,6 +146,17 @@ impl LifecycleController {
             pause = Some(GRANT_RETRY);
         }
         if let Some(ready) = step.service_ready {
+            let stale = match ready {
+                true => context.traffic.employers.stale_protections(pod),
+                false => Vec::new(),
+            };
+            if !stale.is_empty() {
+                let kept = finalizers_without(pod, &stale);
+                let request = pod_requests::patch_metadata(&context.client, pod, kept);
+                let description = "remove the protection of a Pod that was off traffic";
+                self.write_pod(pod, description, request).await?;
+                return Ok(ReconcileOutcome::Done); // the change enqueues the Pod again
+            }
             let request = pod_requests::patch_service_ready(&context.client, pod, ready, now);
             self.write_pod(pod, "write the readiness condition", request)
                 .await?;
@@ -428,6 +439,15 @@ fn objects_to_read(keys: &[String], now: Timestamp) -> &[String] {
     parts.get(part).copied().unwrap_or_default()
 }
 
+/// The metadata with the finalizers of a Pod that are not those of these employers. Usually the webhook removes them in
+/// the write that ends the operation. It may have missed this write.
+fn finalizers_without(pod: &Pod, employers: &[EmployerName]) -> Value {
+    let removed: Vec<_> = employers.iter().map(EmployerName::finalizer).collect();
+    let mut finalizers = pod.metadata.finalizers.clone();
+    finalizers.retain(|finalizer| !removed.contains(finalizer));
+    json!({ "finalizers": finalizers })
+}
+
 fn service_selects(service: &Service, pod: &Pod) -> bool {
     let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
     selector.is_some_and(|s| !s.is_empty() && s.iter().all(|(k, v)| pod.label(k) == Some(v)))
@@ -445,6 +465,10 @@ mod tests {
     use super::super::ControllerStats;
     use super::*;
     use crate::api::keys::Family;
+    use crate::cluster::traffic::Traffic;
+    use crate::cluster::traffic::adapters::{Adapters, NamedAdapter};
+    use crate::cluster::traffic::endpoints::EndpointsAdapter;
+    use crate::cluster::traffic::slices::Slices;
 
     fn pod(image: &str) -> Value {
         json!({
@@ -459,6 +483,15 @@ mod tests {
 
     /// A controller whose cache contains one Pod and whose API server answers with another Pod. Also returns its calls.
     fn controller(cached: Value, live: Value) -> (LifecycleController, Arc<Mutex<Vec<String>>>) {
+        controller_with(cached, live, Arc::default())
+    }
+
+    /// The same, with these employers.
+    fn controller_with(
+        cached: Value,
+        live: Value,
+        traffic: Arc<Traffic>,
+    ) -> (LifecycleController, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let recorded = Arc::clone(&calls);
         let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -467,7 +500,8 @@ mod tests {
             let body = Body::from(live.to_string().into_bytes());
             async move { Ok::<_, Infallible>(http::Response::new(body)) }
         });
-        let context = ControllerContext::at_epoch(Client::new(service, "default"));
+        let mut context = ControllerContext::at_epoch(Client::new(service, "default"));
+        Arc::get_mut(&mut context).unwrap().traffic = traffic;
         let cached = serde_json::from_value(cached).unwrap();
         context.index.apply_pod(cached);
         let wait_queue = WaitQueue::new(
@@ -523,6 +557,29 @@ mod tests {
             "PATCH /api/v1/namespaces/n/pods/web-1/status",
         );
         assert_eq!(*calls.lock(), [status, plain, status]);
+    }
+
+    /// The webhook has seen neither the end of the operation nor the write that corrected its labels.
+    #[tokio::test]
+    async fn pod_comes_back_without_the_protection_from_before() {
+        let slices = Arc::<Slices>::default();
+        let endpoints = Arc::new(EndpointsAdapter(Arc::clone(&slices)));
+        let endpoints = NamedAdapter::new("endpoints", endpoints, None);
+        let adapters = Adapters::new(vec![endpoints], None).unwrap();
+        let traffic = Traffic::new(adapters, slices);
+        let finalizer = EmployerName::new("Service", "n", "web").finalizer();
+        let entry = json!({ "expectedFinalizers": { "Service/n/web": finalizer } }).to_string();
+        let mut off = pod("a");
+        off["metadata"]["annotations"] = json!({ (keys::AVAILABLE_CONDITIONS): entry });
+        let path = "PATCH /api/v1/namespaces/n/pods/web-1";
+        let condition = format!("{path}/status");
+        for (finalizers, call) in [(json!([finalizer]), path), (json!([]), &condition)] {
+            off["metadata"]["finalizers"] = finalizers;
+            let (lifecycle, calls) =
+                controller_with(off.clone(), off.clone(), Arc::clone(&traffic));
+            lifecycle.reconcile(("n".into(), "web-1".into())).await;
+            assert_eq!(calls.lock()[0], call);
+        }
     }
 
     #[test]

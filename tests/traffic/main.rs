@@ -24,6 +24,7 @@ mod refusals;
 mod removed_adapter;
 mod rewriting;
 mod selector;
+mod stale_protections;
 mod taken_back;
 mod uninstall;
 mod unprotected;

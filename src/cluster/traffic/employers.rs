@@ -210,9 +210,17 @@ impl CachedEmployer {
         let employer = &self.state.employer;
         let adapter = self.adapter.as_ref().ok().and_then(Option::as_ref);
         let accepts = |named: &NamedAdapter| named.adapter.check(employer).is_ok();
+        self.may_have_members() && !employer.deleting && adapter.is_some_and(accepts)
+    }
+
+    /// Whether members may be registered, even if nobody can change them now: it is managed, and has the finalizer and
+    /// the record that this takes.
+    pub fn may_have_members(&self) -> bool {
         let mut finalizers = self.state.finalizers.iter();
-        let is_prepared = finalizers.any(|finalizer| is_clean_finalizer(finalizer))
-            && AdapterInUse::of(&employer.annotations).present().is_some();
-        self.managed && !employer.deleting && is_prepared && adapter.is_some_and(accepts)
+        self.managed
+            && finalizers.any(|finalizer| is_clean_finalizer(finalizer))
+            && AdapterInUse::of(&self.state.employer.annotations)
+                .present()
+                .is_some()
     }
 }

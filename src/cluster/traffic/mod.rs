@@ -6,6 +6,7 @@
 //! | `guarded` | keeps a panic of an adapter to the employer that caused it |
 //! | `employer_object` | the JSON form of an employer |
 //! | `employers` | the cache of employers |
+//! | `stale_protections` | which protections of a Pod do not show that traffic is on |
 //! | `slices` | the cache of EndpointSlices |
 //! | `endpoints` | the built-in adapter, which follows EndpointSlices |
 //! | `counters` | what the calls to load balancers came to, for metrics |
@@ -17,6 +18,7 @@ pub mod employers;
 pub mod endpoints;
 pub mod guarded;
 pub mod slices;
+mod stale_protections;
 
 use std::sync::Arc;
 

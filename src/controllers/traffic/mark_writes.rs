@@ -231,7 +231,8 @@ fn wanted_marks(view: &View, employer: &EmployerName, pod: &Pod, mark: &Mark) ->
         // A Pod that serves already would lose its availability until it has the finalizer.
         (true, false) => present.expected || !pod.is_available(),
         (true, true) => true,
-        (false, protected) => protected && present.expected,
+        // While the employer is refused, a Pod that waits for it does not become available without traffic.
+        (false, protected) => present.expected && (protected || stays),
     };
     PodMarks {
         expected,

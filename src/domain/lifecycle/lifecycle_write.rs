@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::operation::{OperationWrite, PodGates};
 use super::operator::DELETION_ID;
-use super::stored_operations::{labels_by_id, lifecycle_label_owner, stored_phases};
+use super::stored_operations::{labels_by_id, lifecycle_label_owner, stored_phases, was_taken_off};
 use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, min_ready, restarts};
 use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
@@ -175,17 +175,19 @@ impl<'a> LifecycleWrite<'a> {
         operations.any(|(id, op)| works(op.phase()) && !worked(id))
     }
 
-    /// Whether the write brings a Pod back that no ID has changed yet: an ID leaves Preparing, and none keeps the Pod off
-    /// traffic any more.
-    pub fn returns_from_preparing(&self) -> bool {
-        let before = self.old.map(stored_phases).unwrap_or_default();
-        let prepared = before.into_values().any(|phase| phase == Phase::Preparing);
-        prepared && !self.all_phases().any(Phase::holds_offline)
+    /// Whether the write begins to bring the Pod back: an ID has taken it off traffic, and none keeps it off any more.
+    pub fn returns_to_traffic(&self) -> bool {
+        self.old.is_some_and(was_taken_off) && !self.all_phases().any(Phase::holds_offline)
     }
 
     /// Keeps every ID out of Operate in this write, because the write adds the protection of a cooperator (row 5).
     pub fn wait_for_protection(&mut self) {
         self.gates.operable = false;
+    }
+
+    /// Keeps every ID in Completing in this write, because the write removes the protection of a cooperator (row 11).
+    pub fn wait_for_traffic(&mut self) {
+        self.gates.restored &= self.new.label(keys::STAY_OFFLINE).is_some();
     }
 
     /// Whether rules have passed for an ID in this write.
@@ -234,6 +236,9 @@ impl<'a> LifecycleWrite<'a> {
             .all(|p| matches!(p, Phase::Idle | Phase::PreCheck))
         {
             Some("an operation is in flight on the Pod")
+        } else if self.returns_to_traffic() {
+            // Its protections are from the time before, and go with this write.
+            Some("an operation that took the Pod off traffic has just ended")
         } else if pod.label(keys::STAY_OFFLINE).is_some() {
             Some("the Pod is labelled podopslifecycle.kusionstack.io/stay-offline")
         } else if let Some(restarts) = restarts::describe_pending(pod) {

@@ -40,6 +40,17 @@ pub fn is_held_offline(pod: &Pod) -> bool {
     stored_phases(pod).into_values().any(Phase::holds_offline)
 }
 
+/// Whether an ID has taken the Pod off traffic and has not begun to bring it back. Other than [`is_held_offline`], this
+/// is also true after the webhook has missed the end of the operation, and only the label `operating` is gone.
+pub(super) fn was_taken_off(pod: &Pod) -> bool {
+    let (ids, _) = labels_by_id(&pod.metadata.labels);
+    ids.into_values().any(|labels| {
+        let works = [Family::Preparing, Family::Operate];
+        Phase::from_labels(&labels).holds_offline()
+            || works.iter().any(|family| labels.contains_key(family))
+    })
+}
+
 /// The family and the ID of a label of the lifecycle. For a permission, the type takes the place of the ID. `None` for
 /// any other label, and for a malformed key, which the API server refuses.
 pub(super) fn lifecycle_label_owner(key: &str) -> Option<(Family, &str)> {
@@ -65,4 +76,43 @@ pub(super) fn labels_by_id(
         }
     }
     (ids, permissions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(families: &[Family]) -> Pod {
+        let mut pod = Pod::default();
+        let labels = families.iter();
+        let labels = labels.map(|family| (family.key("x"), "1".to_owned()));
+        pod.metadata.labels = labels.collect();
+        pod
+    }
+
+    #[test]
+    fn pod_is_off_from_preparing_until_completing() {
+        let (operating, checked) = (Family::Operating, Family::PreChecked);
+        for (families, off) in [
+            (vec![], false),
+            (vec![operating, Family::PreCheck], false),
+            (vec![operating, checked], false),
+            (vec![operating, checked, Family::Preparing], true),
+            (vec![operating, checked, Family::Operate], true),
+            (vec![Family::Operated, Family::PostCheck], true),
+            (vec![Family::Operated, Family::Completing], false),
+        ] {
+            let pod = pod(&families);
+            assert_eq!(was_taken_off(&pod), off, "{families:?}");
+            assert_eq!(is_held_offline(&pod), off, "{families:?}");
+        }
+    }
+
+    #[test]
+    fn missed_end_of_an_operation_leaves_the_pod_off() {
+        for family in [Family::Preparing, Family::Operate] {
+            let pod = pod(&[Family::PreChecked, family]);
+            assert!(was_taken_off(&pod) && !is_held_offline(&pod), "{family:?}");
+        }
+    }
 }

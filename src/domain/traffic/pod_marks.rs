@@ -5,6 +5,8 @@
 //! this finalizer: traffic is on, and no operation may begin. A Pod that serves already gets both in one write, so that
 //! it does not lose its availability in between.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value, json};
 
 use super::names::EmployerName;
@@ -67,14 +69,35 @@ pub fn expecting_employers(pod: &Pod) -> Vec<EmployerName> {
 /// program that is not ResourceConsist may use another finalizer for the same object.
 pub fn marking_employers(pod: &Pod) -> Vec<EmployerName> {
     let expected = ExpectedFinalizers::from_pod(pod).unwrap_or_default();
-    let marks = |name: &EmployerName| {
-        let (key, finalizer) = (name.key(), name.finalizer());
-        expected
-            .entries()
-            .any(|entry| entry == (&*key, &*finalizer))
+    let marking = expected
+        .entries()
+        .filter_map(|entry| marking_employer(entry, pod));
+    marking.collect()
+}
+
+/// The employers that have both marks on a Pod, and share their finalizer with no other entry. A tenant can write
+/// thousands of entries, so this function reads the annotation once.
+pub fn protecting_employers(pod: &Pod) -> Vec<EmployerName> {
+    let expected = ExpectedFinalizers::from_pod(pod).unwrap_or_default();
+    let mut entries_of = BTreeMap::<&str, usize>::new();
+    for (_, finalizer) in expected.entries() {
+        *entries_of.entry(finalizer).or_default() += 1;
+    }
+    let finalizers = pod.metadata.finalizers.iter().map(String::as_str);
+    let finalizers: BTreeSet<&str> = finalizers.collect();
+    let sole = |(_, finalizer): &(&str, &str)| {
+        finalizers.contains(finalizer) && entries_of.get(finalizer) == Some(&1)
     };
-    let named = expecting_employers(pod).into_iter();
-    named.filter(marks).collect()
+    let sole = expected.entries().filter(sole);
+    sole.filter_map(|entry| marking_employer(entry, pod))
+        .collect()
+}
+
+/// The employer of an entry: a key and a finalizer. `None` if the entry is that of another program.
+fn marking_employer((key, finalizer): (&str, &str), pod: &Pod) -> Option<EmployerName> {
+    let name = EmployerName::from_key(key)?;
+    let own = name.namespace == pod.metadata.namespace && name.finalizer() == finalizer;
+    own.then_some(name)
 }
 
 /// The change of a Pod's `metadata` that gives it these marks, for a merge patch on condition of the resourceVersion.
@@ -297,5 +320,25 @@ mod tests {
         assert_eq!(marking_employers(&marked), [gateway]);
         let slb = r#"{"expectedFinalizers":{"Service/shop/web":"prot/slb"}}"#;
         assert_eq!(marking_employers(&pod(Some(slb), &[])), []);
+    }
+
+    #[test]
+    fn employer_protects_with_both_marks_and_alone() {
+        let finalizer = web().finalizer();
+        let entries = |keys: &[&str]| {
+            let entries = keys.iter().map(|key| (*key, json!(finalizer)));
+            let entries: Map<String, Value> = entries.map(|(k, f)| (k.to_owned(), f)).collect();
+            json!({ "expectedFinalizers": entries }).to_string()
+        };
+        let protecting = |keys: &[&str], finalizers: &[&str]| {
+            protecting_employers(&pod(Some(&entries(keys)), finalizers))
+        };
+        assert_eq!(protecting(&["Service/shop/web"], &[&finalizer]), [web()]);
+        assert_eq!(protecting(&["Service/shop/web"], &["other"]), []);
+        assert_eq!(protecting(&["Service/pay/web"], &[&finalizer]), []);
+        assert_eq!(protecting(&["Service/shop/api"], &[&finalizer]), []);
+        let both = ["Service/shop/web", "Gateway/shop/web"];
+        assert_eq!(protecting(&both, &[&finalizer]), []);
+        assert_eq!(protecting_employers(&pod(None, &[&finalizer])), []);
     }
 }

@@ -22,7 +22,8 @@ use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::{LifecycleWrite, validate};
 use crate::domain::pod::Pod;
 use crate::domain::traffic::pod_marks;
-use patches::{annotation_patch, has_spec, label_patch, readiness_gate_patch};
+use patches::{annotation_patch, finalizer_removal, has_spec, label_patch, readiness_gate_patch};
+use protection::finalizers_of;
 use warnings::{size_warning, untyped_warnings};
 
 /// How many employers a Pod expects at most by writes of this webhook. A tenant can create thousands that select one Pod. The leader adds the
@@ -104,13 +105,12 @@ impl PodMutator {
     }
 
     /// Decides a write by which a Pod becomes managed. Anybody may have written its lifecycle labels before, so they
-    /// are replaced. The leader advances the lifecycle afterwards.
+    /// are replaced. The leader advances the lifecycle afterwards, and protects the Pod when it has seen it serve.
     fn enter_management(&self, request: &Request, new: &Pod) -> Verdict {
-        let verdict = Verdict::allow().with_patch(Patch(self.new_lifecycle_patch(
-            request,
-            new,
-            &BTreeMap::new(),
-        )));
+        let mut patch = self.new_lifecycle_patch(request, new, &BTreeMap::new());
+        let stale = self.0.traffic.employers.stale_protections(new);
+        patch.extend(finalizer_removal(request, &finalizers_of(&stale)));
+        let verdict = Verdict::allow().with_patch(Patch(patch));
         let warning = size_warning(None, new);
         warning.into_iter().fold(verdict, Verdict::with_warning)
     }

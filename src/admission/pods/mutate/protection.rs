@@ -2,8 +2,8 @@
 //! members serve. But a Pod may get requests before: one of two ports is pending, or the leader has not seen it yet. With
 //! the protection, the operation waits until the leader has seen that traffic is off.
 //!
-//! An operation that ends before Operate takes the protection with it. Members of the Pod may be off by then, and by the
-//! protection alone the Pod would count as available. The leader adds it again when they serve.
+//! When no operation keeps the Pod off traffic any more, the protections go in the same write. Members of the Pod may be
+//! off, and by the protections the Pod would count as available. The leader adds them again when the members serve.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::domain::lifecycle::LifecycleWrite;
 use crate::domain::pod::{Pod, PodCondition};
 use crate::domain::traffic::drain_seconds::asked_drain_time;
 use crate::domain::traffic::names::EmployerName;
-use crate::domain::traffic::pod_marks::{self, PodMarks, sharing_employer};
+use crate::domain::traffic::pod_marks::{self, marking_employers, sharing_employer};
 
 /// How far the clock of a node may be from that of the server.
 const CLOCK_SKEW: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ pub struct Settled<'a> {
     pub run: LifecycleWrite<'a>,
     /// The employers whose protection is added.
     pub protecting: Vec<EmployerName>,
-    /// The employers whose protection ends with the operation.
+    /// The employers whose protection is removed.
     pub releasing: Vec<EmployerName>,
 }
 
@@ -48,39 +48,21 @@ impl PodMutator {
             true => self.missing_protections(old, new),
             false => Vec::new(),
         };
-        if protecting.is_empty() {
-            let releasing = match settled.returns_from_preparing() {
-                true => self.doubtful_protections(new),
-                false => Vec::new(),
-            };
-            return Settled {
-                run: settled,
-                protecting,
-                releasing,
-            };
-        }
+        let releasing = match settled.returns_to_traffic() {
+            true => self.0.traffic.employers.stale_protections(new),
+            false => Vec::new(),
+        };
         let mut run = run.clone();
-        run.wait_for_protection();
+        match (protecting.is_empty(), releasing.is_empty()) {
+            (true, true) => run = settled,
+            (false, _) => run.wait_for_protection(),
+            (true, false) => run.wait_for_traffic(),
+        }
         Settled {
             run: advanced(run),
             protecting,
-            releasing: Vec::new(),
+            releasing,
         }
-    }
-
-    /// The employers whose protection does not prove that traffic is on, because the Pod was off.
-    fn doubtful_protections(&self, new: &Pod) -> Vec<EmployerName> {
-        if new.is_terminating() {
-            return Vec::new(); // it could not get the protection again
-        }
-        let selecting = (self.0.traffic.employers).selecting(&new.metadata.namespace, new);
-        let employers = selecting.iter().filter(|e| e.expects_traffic());
-        let names = employers.map(|employer| &employer.name);
-        let doubtful = names.filter(|name| {
-            let marks = PodMarks::of(name, new);
-            marks.expected && marks.protected && sharing_employer(name, new).is_none()
-        });
-        doubtful.cloned().collect()
     }
 
     /// The employers that may send requests to the Pod and do not protect it.
@@ -89,9 +71,14 @@ impl PodMutator {
             return Vec::new(); // the API server refuses the finalizer, or no request reaches the Pod
         }
         let namespace = &old.metadata.namespace;
-        let selecting = self.0.traffic.employers.selecting(namespace, new);
-        let employers = selecting.iter().filter(|e| e.expects_traffic());
-        let unprotected = employers.filter(|employer| {
+        let employers = &self.0.traffic.employers;
+        let mut serving = employers.selecting(namespace, new);
+        serving.retain(|employer| employer.expects_traffic());
+        // They may have registered the Pod before their adapter became wrong.
+        let expecting = marking_employers(new).into_iter();
+        let expecting = expecting.filter_map(|name| employers.get(&name));
+        let expecting = expecting.filter(|employer| employer.may_have_members());
+        let unprotected = serving.into_iter().chain(expecting).filter(|employer| {
             let has = |pod: &Pod| pod.metadata.finalizers.contains(&employer.finalizer);
             // Whoever removes it in this write has seen that traffic is off.
             !has(old)
@@ -116,9 +103,10 @@ impl PodMutator {
 /// Whether requests may go to a Pod that is not protected. Where somebody else changes members, a Pod gets none that has
 /// not been Ready for the drain time, and the leader would let this time pass for nothing.
 fn may_get_requests(employer: &CachedEmployer, pod: &Pod, now: Timestamp) -> bool {
-    let adapter = employer.adapter.as_ref().ok().and_then(Option::as_ref);
-    let Some(settings) = adapter.map(|named| named.adapter.settings()) else {
-        return false;
+    let settings = match &employer.adapter {
+        Ok(Some(named)) => named.adapter.settings(),
+        Ok(None) => return false,
+        Err(_) => return true, // nobody can say who changes members
     };
     let asked = asked_drain_time(&employer.state.employer.annotations);
     let drain_time = asked.ok().flatten().unwrap_or(settings.drain_time);
@@ -154,10 +142,15 @@ pub fn expect_protections(protecting: &[EmployerName], annotations: &mut BTreeMa
 
 /// The patch that adds and removes the finalizers.
 pub fn protection_patch(request: &Request, settled: &Settled<'_>) -> Vec<PatchOperation> {
-    let finalizers = |names: &[EmployerName]| -> Vec<String> {
-        names.iter().map(EmployerName::finalizer).collect()
-    };
-    let mut patch = finalizer_patch(request, &finalizers(&settled.protecting));
-    patch.extend(finalizer_removal(request, &finalizers(&settled.releasing)));
+    let mut patch = finalizer_patch(request, &finalizers_of(&settled.protecting));
+    patch.extend(finalizer_removal(
+        request,
+        &finalizers_of(&settled.releasing),
+    ));
     patch
+}
+
+/// The finalizers of these employers.
+pub fn finalizers_of(names: &[EmployerName]) -> Vec<String> {
+    names.iter().map(EmployerName::finalizer).collect()
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::patches::{annotation_patch, label_patch};
-use super::protection::{Settled, expect_protections, protection_patch};
+use super::protection::{Settled, expect_protections, finalizers_of, protection_patch};
 use super::warnings::size_warning;
 use super::{PodMutator, removes_available};
 use crate::admission::bypass::{AGAINST_RULE, Approval, BypassCheck};
@@ -303,6 +303,9 @@ impl PodMutator {
         let mut stored = update.new.clone();
         settled.run.patch().apply(&mut stored.metadata.labels);
         expect_protections(&settled.protecting, &mut stored.metadata.annotations);
+        let released = finalizers_of(&settled.releasing);
+        let finalizers = &mut stored.metadata.finalizers;
+        finalizers.retain(|finalizer| !released.contains(finalizer));
         let follows_readiness = update.is_status_write() && settled.run.has_passed_stage();
         let condition = follows_readiness
             .then(|| service_ready::service_ready_patch(request, &mut stored, (self.0.now)()));

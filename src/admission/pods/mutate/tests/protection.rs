@@ -174,29 +174,155 @@ async fn only_the_write_that_begins_preparing_protects() {
     assert!(pod["metadata"]["finalizers"].is_null(), "{pod}");
 }
 
-/// The Pod after an operation in Preparing was undone. `part` changes the Pod before this.
-async fn undone(part: &Value) -> Value {
+/// A Pod with both marks. An operation keeps it off traffic. `part` changes the Pod.
+fn marked(part: &Value) -> Value {
     let entry = json!({ "expectedFinalizers": { "Service/shop/web": web() } });
-    let mut old = granted(&json!({
+    let mut pod = granted(&json!({
         "metadata": {
             "labels": { (Family::Preparing.key(ID)): "1" },
             "annotations": { (keys::AVAILABLE_CONDITIONS): entry.to_string() },
             "finalizers": ["example.com/x", web()],
         },
     }));
-    json_patch::merge(&mut old, part);
+    json_patch::merge(&mut pod, part);
+    pod
+}
+
+/// The Pod after an operation in Preparing was undone. `part` changes the Pod before this.
+async fn undone(services: &[Value], part: &Value) -> Value {
+    let old = marked(part);
     let mut new = old.clone();
     new["metadata"]["labels"][Family::UndoOperationType.key(ID)] = json!("update");
-    let pod = stored(&mutate_with(&[service("web", edge())]), &old, &new).await;
+    let pod = stored(&mutate_with(services), &old, &new).await;
     assert!(!has(&pod, Family::Operating), "{pod}");
     pod
 }
 
+fn misspelt() -> Value {
+    json!({ "metadata": { "annotations": { (keys::CONSIST_ADAPTER): "egde" } } })
+}
+
 #[tokio::test]
 async fn protection_ends_with_an_operation_that_is_undone_in_preparing() {
-    // A member may be off, so the protection does not show that the Pod serves.
-    let pod = undone(&json!({})).await;
+    // A member may be off, so the protection does not show that the Pod serves. This is so whatever the Service is like.
+    let refused = json!({ "spec": { "publishNotReadyAddresses": true } });
+    let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    let services = [edge(), misspelt(), refused, deleted];
+    let services = services.map(|part| vec![service("web", part)]);
+    for services in services.into_iter().chain([Vec::new()]) {
+        let pod = undone(&services, &json!({})).await;
+        let left = json!(["example.com/x"]);
+        assert_eq!(pod["metadata"]["finalizers"], left, "{services:?}");
+    }
+}
+
+/// The Pod when the leader has seen that it serves.
+async fn serving(mutator: &PodMutator, pod: &Value) -> Value {
+    let mut serving = pod.clone();
+    serving["metadata"]["finalizers"] = json!(["example.com/x", web()]);
+    let serving = stored(mutator, pod, &serving).await;
+    stored(mutator, &serving, &serving).await
+}
+
+fn is_available(pod: &Value) -> bool {
+    pod["metadata"]["labels"][keys::SERVICE_AVAILABLE].is_string()
+}
+
+/// No webhook has seen how the operation ended, so the label `operating` is gone and others are left.
+#[tokio::test]
+async fn protection_ends_with_an_operation_whose_end_was_missed() {
+    let mutator = mutate_with(&[service("web", edge())]);
+    let ended = json!({ (Family::Operating.key(ID)): Value::Null });
+    let pod = marked(&json!({ "metadata": { "labels": ended } }));
+    let pod = stored(&mutator, &pod, &pod).await;
+    assert!(!has(&pod, Family::Preparing), "{pod}");
     assert_eq!(pod["metadata"]["finalizers"], json!(["example.com/x"]));
+    assert!(!is_available(&pod), "{pod}");
+    assert!(is_available(&serving(&mutator, &pod).await));
+}
+
+/// A second operation has protected the Pod while the first one worked, and was undone. Now the first one is done.
+#[tokio::test]
+async fn protection_ends_with_the_last_operation() {
+    let mutator = mutate_with(&[service("web", edge())]);
+    let done = json!({
+        (Family::Operating.key(ID)): Value::Null, (Family::PreChecked.key(ID)): Value::Null,
+        (Family::OperationType.key(ID)): Value::Null, (Family::Preparing.key(ID)): Value::Null,
+        (Family::Operated.key(ID)): "2", (Family::DoneOperationType.key(ID)): "update",
+        (Family::PostCheck.key(ID)): "2", (Family::PostChecked.key(ID)): "2",
+    });
+    let pod = marked(&json!({ "metadata": { "labels": done } }));
+    let pod = stored(&mutator, &pod, &pod).await;
+    assert_eq!(pod["metadata"]["finalizers"], json!(["example.com/x"]));
+    let waits = has(&pod, Family::Completing);
+    assert!(waits && !is_available(&pod), "{pod}");
+    let pod = serving(&mutator, &pod).await;
+    assert!(!has(&pod, Family::Completing), "{pod}");
+    assert!(is_available(&pod), "{pod}");
+}
+
+#[tokio::test]
+async fn protection_of_a_pod_that_was_not_off_stays() {
+    let mutator = mutate_with(&[service("web", edge())]);
+    let on = |labels: Value| {
+        let mut part = json!({ (Family::Preparing.key(ID)): Value::Null });
+        json_patch::merge(&mut part, &labels);
+        marked(&json!({ "metadata": { "labels": part } }))
+    };
+    let waiting = on(json!({
+        (Family::PreChecked.key(ID)): Value::Null, (Family::PreCheck.key(ID)): "1",
+    }));
+    let mut undone = waiting.clone();
+    undone["metadata"]["labels"][Family::UndoOperationType.key(ID)] = json!("update");
+    let undone = stored(&mutator, &waiting, &undone).await;
+    assert!(!has(&undone, Family::Operating), "{undone}");
+    // The leader has seen it serve.
+    let back = on(json!({
+        (Family::Operating.key(ID)): Value::Null, (Family::PreChecked.key(ID)): Value::Null,
+        (Family::OperationType.key(ID)): Value::Null, (Family::Operated.key(ID)): "2",
+        (Family::DoneOperationType.key(ID)): "update", (Family::Completing.key(ID)): "2",
+    }));
+    let ended = stored(&mutator, &back, &back).await;
+    assert!(!has(&ended, Family::Completing), "{ended}");
+    for pod in [undone, ended] {
+        let finalizers = &pod["metadata"]["finalizers"];
+        assert_eq!(*finalizers, json!(["example.com/x", web()]), "{pod}");
+    }
+}
+
+#[tokio::test]
+async fn pod_that_becomes_managed_loses_a_protection_that_nobody_has_seen() {
+    let mutator = mutate_with(&[service("web", edge())]);
+    let new = marked(&json!({}));
+    let mut old = new.clone();
+    let labels = old["metadata"]["labels"].as_object_mut().unwrap();
+    labels.remove(keys::CONTROL);
+    let pod = stored(&mutator, &old, &new).await;
+    assert_eq!(pod["metadata"]["finalizers"], json!(["example.com/x"]));
+    let expectation = &pod["metadata"]["annotations"][keys::AVAILABLE_CONDITIONS];
+    assert!(expectation.is_string(), "{pod}");
+}
+
+/// The Pod was registered before, and nobody can take it off now.
+#[tokio::test]
+async fn operation_waits_for_an_expected_service_that_is_out_of_order() {
+    let expected = json!({ "metadata": {
+        "labels": { (Family::Preparing.key(ID)): Value::Null }, "finalizers": Value::Null,
+    } });
+    let refused = json!({ "spec": { "publishNotReadyAddresses": true } });
+    for part in [misspelt(), refused] {
+        let pod = marked(&expected);
+        let services = [service("web", part)];
+        let pod = stored(&mutate_with(&services), &pod, &pod).await;
+        assert_eq!(pod["metadata"]["finalizers"], json!([web()]));
+        assert!(has(&pod, Family::Preparing), "{pod}");
+    }
+    // No members of it can be registered.
+    let mut part = misspelt();
+    part["metadata"]["finalizers"] = Value::Null;
+    let pod = marked(&expected);
+    let pod = stored(&mutate_with(&[service("web", part)]), &pod, &pod).await;
+    assert!(has(&pod, Family::Operate), "{pod}");
 }
 
 #[tokio::test]
@@ -206,12 +332,18 @@ async fn undone_operation_leaves_the_protection_that_makes_nothing_available_or_
         (Family::OperationType.key("other")): "update",
         (Family::OperationPermission.key("update")): "1",
         (Family::PreChecked.key("other")): "2", (preparing): "2" });
+    let gateway = json!({ "expectedFinalizers": { "Gateway/shop/web": web() } }).to_string();
     for (what, part) in [
         ("not expected", json!({ "annotations": Value::Null })),
         ("another operation", json!({ "labels": other })),
         ("other Pods", json!({ "labels": { "app": "api" } })),
+        (
+            "another employer",
+            json!({ "annotations": { (keys::AVAILABLE_CONDITIONS): gateway } }),
+        ),
     ] {
-        let pod = undone(&json!({ "metadata": part })).await;
+        let services = [service("web", edge())];
+        let pod = undone(&services, &json!({ "metadata": part })).await;
         let finalizers = pod["metadata"]["finalizers"].as_array().unwrap();
         assert!(finalizers.contains(&json!(web())), "{what}: {pod}");
     }
