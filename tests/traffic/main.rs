@@ -23,6 +23,7 @@ mod ports;
 mod refusals;
 mod removed_adapter;
 mod rewriting;
+mod selector;
 mod taken_back;
 mod uninstall;
 mod unprotected;

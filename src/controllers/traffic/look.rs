@@ -167,9 +167,7 @@ impl Look<'_> {
         let is_clean = no_members && no_marks;
         Ok(LookResult {
             wake,
-            is_settled: view.refused.is_none()
-                && memory.is_read()
-                && summary.pending + summary.failed == 0,
+            is_settled: summary.is_settled(&view, memory),
             summary,
             is_clean,
         })

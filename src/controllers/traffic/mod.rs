@@ -289,13 +289,8 @@ impl TrafficController {
         if employer_writes::is_reported(employer, report) {
             return Ok(None);
         }
-        // Whoever waits for a change of the adapter, or for a failure, must not read the former report.
         let stored = employer_writes::stored_report(employer);
-        let is_urgent = stored.is_none_or(|stored| {
-            let failed = |report: &EmployerReport| report.last_error.is_some();
-            stored.adapter != report.adapter || failed(&stored) != failed(report)
-        });
-        let interval = match is_urgent {
+        let interval = match report.is_urgent_after(stored.as_ref()) {
             true => URGENT_INTERVAL,
             false => REPORT_INTERVAL,
         };

@@ -91,6 +91,15 @@ impl EmployerReport {
         same_try == *other && self.next_try.is_some() == other.next_try.is_some()
     }
 
+    /// Whether it must follow `stored` at once. Whoever waits for a change of the adapter, or for a failure, must not read
+    /// the former report.
+    pub fn is_urgent_after(&self, stored: Option<&EmployerReport>) -> bool {
+        stored.is_none_or(|stored| {
+            stored.adapter != self.adapter
+                || stored.last_error.is_some() != self.last_error.is_some()
+        })
+    }
+
     /// The counts in words.
     pub fn counts(&self) -> String {
         format!(
@@ -162,6 +171,24 @@ fn cut(text: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn first_report_new_adapter_and_new_failure_are_urgent() {
+        let report = |adapter: &str, registered| EmployerReport {
+            adapter: adapter.to_owned(),
+            registered,
+            ..EmployerReport::default()
+        };
+        let failed = EmployerReport::of_error("edge", "down");
+        let stored = report("edge", 1);
+        assert!(stored.is_urgent_after(None));
+        assert!(report("other", 1).is_urgent_after(Some(&stored)));
+        assert!(failed.is_urgent_after(Some(&stored)));
+        assert!(stored.is_urgent_after(Some(&failed)));
+        assert!(!report("edge", 2).is_urgent_after(Some(&stored)));
+        let other_text = EmployerReport::of_error("edge", "throttled");
+        assert!(!other_text.is_urgent_after(Some(&failed)));
+    }
 
     #[test]
     fn another_time_of_the_next_try_is_no_news() {

@@ -5,15 +5,18 @@ use jiff::Timestamp;
 use super::backoff::later;
 use super::known::Known;
 use super::memory::Memory;
-use super::step::Step;
+use super::step::{Stay, Step};
+use super::succession::has_left_selection;
 use super::view::{PodInput, View};
 use crate::{Control, Presence};
 
-/// The next step of a known member that should go; `None` if it is gone.
+/// The next step of a known member that should go; `None` if it is gone. `awaits_successors` says that Pods that have left
+/// the selection stay until others serve.
 pub(super) fn departure(
     view: &View,
     memory: &Memory,
     known: &Known,
+    awaits_successors: bool,
     now: Timestamp,
 ) -> Option<Step> {
     if known.presence == Presence::Absent {
@@ -33,16 +36,22 @@ pub(super) fn departure(
         true => known.since,
         false => later(known.drains_since(), view.drain_time),
     };
+    let stay = match stays(view, memory, known, behind) {
+        true => Some(Stay::UntilItServesElsewhere),
+        false => behind
+            .filter(|input| awaits_successors && has_left_selection(input) && is_at(known, input))
+            .map(|_| Stay::UntilOthersServe),
+    };
     Some(match &known.presence {
         Presence::Unknown | Presence::Absent => Step::POLL,
         _ if control == Control::Observes => Step::POLL,
         // What was pending at the last read may serve by now.
-        Presence::Serving | Presence::Pending if stays(view, memory, known, behind) => Step::Stay,
         Presence::Serving | Presence::Pending => {
             let drains = control == Control::Drains && !has_ended && !view.drain_time.is_zero();
-            match drains {
-                true => Step::Drain,
-                false => Step::Deregister,
+            match (stay, drains) {
+                (Some(stay), _) => Step::Stay(stay),
+                (None, true) => Step::Drain,
+                (None, false) => Step::Deregister,
             }
         }
         Presence::Draining { until } if control == Control::Deregisters => Step::Wait {
@@ -62,8 +71,11 @@ pub(super) fn departure(
 fn stays(view: &View, memory: &Memory, known: &Known, behind: Option<&PodInput>) -> bool {
     let Some(input) = behind else { return false };
     let uid = &input.pod.id.uid;
-    let at_pod = input.pod.addresses.contains(&known.member.key.address);
-    at_pod && view.should_serve(uid) && !memory.does_serve(view, uid)
+    is_at(known, input) && view.should_serve(uid) && !memory.does_serve(view, uid)
+}
+
+fn is_at(known: &Known, input: &PodInput) -> bool {
+    input.pod.addresses.contains(&known.member.key.address)
 }
 
 /// When a Pod that should not serve, and whose members somebody else changes, counts as drained. `None` if the last

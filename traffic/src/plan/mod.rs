@@ -36,6 +36,7 @@ mod observed;
 mod open;
 mod reach;
 mod step;
+mod succession;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ mod waiting;
 pub use marks::{Mark, marks};
 pub use memory::Memory;
 pub use next::{Next, next_call};
+pub use step::Stay;
 pub use summary::{LISTED, Summary};
 pub use view::{PodInput, View};
 pub use waiting::Waiting;

@@ -94,7 +94,7 @@ impl Waits {
                 Step::Drain => push(view, &mut changes.drain, open.member),
                 Step::Deregister => push(view, &mut changes.deregister, open.member),
                 Step::Retry(at) => waits.add_due(Some(at)),
-                Step::Stay => {}
+                Step::Stay(_) => {}
                 Step::Wait { until, poll } => {
                     waits.poll |= poll;
                     // What the load balancer is late with, a read tells.

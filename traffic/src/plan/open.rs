@@ -9,6 +9,7 @@ use super::departure::departure;
 use super::known::Known;
 use super::memory::Memory;
 use super::step::Step;
+use super::succession::awaits_successors;
 use super::view::View;
 use crate::{Control, Member, MemberKey};
 
@@ -50,9 +51,10 @@ pub(super) fn open_members<'a>(
     if view.deleting && view.settings.control == Control::Observes {
         return open;
     }
+    let awaits_successors = awaits_successors(view, memory);
     let leaving = memory.members.iter();
     for (key, known) in leaving.filter(|(key, _)| !view.wanted.contains_key(*key)) {
-        if let Some(step) = departure(view, memory, known, now) {
+        if let Some(step) = departure(view, memory, known, awaits_successors, now) {
             let behind = view.pod_behind(&known.member);
             let member = OpenMember {
                 member: &known.member,

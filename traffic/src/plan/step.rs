@@ -15,14 +15,23 @@ pub(super) enum Step {
     Deregister,
     /// The last change of it failed, and is made again at this time.
     Retry(Timestamp),
-    /// It must go, but stays until its Pod serves at its other members.
-    Stay,
+    /// It must go, but stays on traffic for now.
+    Stay(Stay),
     /// Nothing can be done before this time, or before a read tells something new.
     Wait {
         until: Option<Timestamp>,
         /// Whether reads can end the wait earlier.
         poll: bool,
     },
+}
+
+/// Until when a member that must go stays on traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// Until its Pod serves at its other members.
+    UntilItServesElsewhere,
+    /// Until the Pods that the employer selects now serve.
+    UntilOthersServe,
 }
 
 impl Step {

@@ -32,7 +32,7 @@ pub struct Summary {
     pub next_try: Option<Timestamp>,
     /// Members that are not as they should be, at most [`LISTED`].
     pub waiting: Vec<Waiting>,
-    /// Pods whose finalizer stays although none of the members above says why: name and reason, at most [`LISTED`].
+    /// Pods that wait although none of the members above says why: name and reason, at most [`LISTED`].
     pub held: Vec<(String, String)>,
     /// UIDs of the Pods of which some member is pending or draining.
     counted: BTreeSet<String>,
@@ -55,6 +55,12 @@ impl Summary {
         summary.last_error = refused.or(last_error).or(summary.last_error);
         summary.next_try = last.map(|failure| failure.retry_at);
         summary
+    }
+
+    /// Whether every member that should serve does, as a complete read has told. Then a former adapter may remove its
+    /// members.
+    pub fn is_settled(&self, view: &View, memory: &Memory) -> bool {
+        view.refused.is_none() && memory.is_read() && self.pending + self.failed == 0
     }
 
     /// Adds `difference` to all times, from the clock of the plan to that of the reader.
@@ -108,6 +114,9 @@ impl Summary {
                 let name = &input.pod.id.name;
                 self.last_error
                     .get_or_insert(format!("Pod {name}: {reason}"));
+                if self.held.len() < LISTED {
+                    self.held.push((name.clone(), reason));
+                }
             }
         }
     }

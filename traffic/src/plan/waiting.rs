@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::departure::drained_at;
 use super::memory::Memory;
 use super::open::OpenMember;
-use super::step::Step;
+use super::step::{Stay, Step};
 use super::view::View;
 use crate::{MemberKey, Presence};
 
@@ -26,8 +26,8 @@ pub struct Waiting {
     pub connections: Option<u64>,
     /// When it counts as drained.
     pub until: Option<Timestamp>,
-    /// Whether it must go, but stays until its Pod serves at its other members.
-    pub stays: bool,
+    /// Until when it stays on traffic, if it must go and stays for now.
+    pub stays: Option<Stay>,
     /// Why its last change failed.
     pub error: Option<String>,
 }
@@ -41,9 +41,10 @@ impl Waiting {
             waiting.pod = registered_for.cloned().unwrap_or_default();
         }
         waiting.on = open.on;
-        waiting.stays = open.step == Step::Stay;
-        if let Step::Wait { until, .. } = open.step {
-            waiting.until = until;
+        match open.step {
+            Step::Wait { until, .. } => waiting.until = until,
+            Step::Stay(stay) => waiting.stays = Some(stay),
+            _ => {}
         }
         waiting
     }
@@ -70,7 +71,7 @@ impl Waiting {
             },
             connections: connections.map(|(count, _)| count),
             until: None,
-            stays: false,
+            stays: None,
             error: failure.map(|failure| failure.error.to_string()),
         }
     }
@@ -87,8 +88,15 @@ impl Display for Waiting {
             (false, Presence::Absent) => "requests may still arrive",
             (false, Presence::Draining { .. }) => "requests may still be open",
             (false, Presence::Unknown) => "it is not known whether traffic is off",
-            _ if self.stays => "traffic stays on, until the Pod serves at its other members,",
-            (false, _) => "traffic is still on",
+            (false, _) => match self.stays {
+                Some(Stay::UntilItServesElsewhere) => {
+                    "traffic stays on, until the Pod serves at its other members,"
+                }
+                Some(Stay::UntilOthersServe) => {
+                    "traffic stays on, until the Pods that are selected now serve,"
+                }
+                None => "traffic is still on",
+            },
         };
         write!(f, "{state} at {}", self.member)?;
         let mut separator = ": ";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::world::World;
 use crate::plan::*;
-use crate::{AdapterError, Applied, Control, Member, Observation, PodId};
+use crate::{AdapterError, Applied, Control, Member, Observation, PodId, Presence};
 
 /// A world without faults that has one Pod, which should serve. Nobody has looked at it yet.
 pub fn world_of_one(control: Control) -> (World, String) {
@@ -71,6 +71,48 @@ fn member_that_is_not_as_wanted_is_not_counted_as_registered() {
         let summary = Summary::of(&view, &memory, world.now);
         assert_eq!((summary.registered, summary.pending), (0, 1));
     }
+}
+
+/// Another selector selects other Pods. The former ones serve until as many of the new ones do.
+#[test]
+fn pods_that_are_not_selected_any_more_serve_until_others_do() {
+    let mut world = World::new(1, Control::Drains);
+    world.balancer.faults = false;
+    for _ in 0..4 {
+        world.add_pod();
+    }
+    for (n, input) in world.pods.values_mut().enumerate() {
+        (input.selected, input.pod.on) = (n < 2, true);
+    }
+    world.look();
+    for input in world.pods.values_mut() {
+        input.selected = !input.selected;
+    }
+    world.now += Duration::from_secs(5);
+    let view = world.view();
+    world.memory.begin_look(&view, world.now);
+    let Next::Apply(changes) = next_call(&view, &world.memory, 0, false, world.now) else {
+        panic!("nothing is registered");
+    };
+    assert_eq!((changes.register.len(), changes.drain.len()), (2, 0));
+    let mut applied = changes.all_failed(&AdapterError::Permanent("quota".to_owned()));
+    applied.insert(changes.register[0].key.clone(), Ok(Presence::Serving));
+    world.memory.applied(&view, &changes, applied, world.now);
+    let next = next_call(&view, &world.memory, 1, false, world.now);
+    assert!(matches!(next, Next::Wait(_)), "one of two serves: {next:?}");
+    let summary = Summary::of(&view, &world.memory, world.now);
+    assert_eq!((summary.registered, summary.draining), (1, 2));
+    let text = summary.waiting[0].to_string();
+    let stays = "traffic stays on, until the Pods that are selected now serve, at ";
+    assert!(text.starts_with(stays), "{text}");
+    let applied = changes.register.iter().map(|member| member.key.clone());
+    let applied = applied.map(|key| (key, Ok(Presence::Serving))).collect();
+    world.memory.applied(&view, &changes, applied, world.now);
+    let next = next_call(&view, &world.memory, 1, false, world.now);
+    assert!(
+        matches!(&next, Next::Apply(changes) if changes.drain.len() == 2),
+        "{next:?}"
+    );
 }
 
 #[test]

@@ -21,6 +21,8 @@ impl World {
             assert!(wanted.is_none(), "{member:?} should serve");
             assert!(view.refused.is_none(), "the employer is refused");
             self.check_other_member(view, member);
+            self.check_successors(view, member);
+            self.check_move(member);
         }
         if self.control == Control::Deregisters {
             assert!(changes.drain.is_empty());
@@ -65,6 +67,32 @@ impl World {
         assert!(!at_pod || serves, "{owner} loses its last member");
     }
 
+    /// A Pod that serves, and only is not selected any more, does not go before others serve in its place.
+    fn check_successors(&self, view: &View, member: &Member) {
+        let serves = |uid: &str| {
+            let mut entries = self.balancer.entries.values();
+            let addresses = &view.pods[uid].pod.addresses;
+            entries.any(|entry| entry.serves() && addresses.contains(&entry.member.key.address))
+        };
+        let entry = self.balancer.entries.get(&member.key);
+        let owner = entry.filter(|entry| entry.serves()).map(|e| &e.owner);
+        let input = owner.and_then(|owner| view.pods.get(owner));
+        let at_pod = |input: &&PodInput| input.pod.addresses.contains(&member.key.address);
+        if !input
+            .filter(at_pod)
+            .is_some_and(|i| !i.selected && i.pod.on)
+        {
+            return;
+        }
+        let uids = || view.pods.keys().map(String::as_str);
+        let own = |uid: &&str| view.should_serve(uid) && !view.shared.contains_key(*uid);
+        let serving = uids().filter(own).filter(|uid| serves(uid)).count();
+        assert!(
+            serving > 0 || uids().filter(own).count() == 0,
+            "{owner:?} goes before others serve"
+        );
+    }
+
     pub fn check_marks(&mut self, view: &View) {
         for (uid, mark) in marks(view, &self.memory, self.now) {
             let input = &self.pods[&uid];
@@ -93,6 +121,9 @@ impl World {
                 Mark::Release if self.deleting && self.control == Control::Observes => {}
                 Mark::Release => {
                     let on: Vec<_> = self.balancer.entries.values().filter(of_pod).collect();
+                    if self.other.is_some() {
+                        continue; // the former adapter may still send it requests
+                    }
                     assert!(on.is_empty(), "{uid} is on traffic: {on:?}");
                     let left = self.left.get(&uid).filter(|_| !input.ended);
                     let since = left.map(|left| self.now.duration_since(*left).unsigned_abs());

@@ -2,7 +2,6 @@
 
 use super::model::SHAPES;
 use super::world::World;
-use crate::plan::Memory;
 use crate::{Control, PodId};
 
 impl World {
@@ -13,7 +12,7 @@ impl World {
             0 => None,
             n => Some(uids[self.random.below(n) as usize].clone()),
         };
-        match self.random.below(24) {
+        match self.random.below(26) {
             0 => self.shape = SHAPES[self.random.below(4) as usize].to_vec(),
             1 => self.refuses = !self.refuses,
             2 => self.uncached.clear(),
@@ -21,6 +20,7 @@ impl World {
             3 if self.balancer.tells_pods => self.uncached.extend(picked.clone()),
             4 => self.weight = 1 + self.random.below(3) as u32,
             5 => self.change_weight(),
+            6 => self.change_selector(),
             _ => {}
         }
         match (self.random.below(8), picked) {
@@ -45,10 +45,18 @@ impl World {
                 self.pods.remove(&uid);
                 self.protected.remove(&uid);
             }
-            (7, _) if self.random.one_in(4) => self.memory = Memory::default(), // another leader
+            (7, _) if self.random.one_in(4) => self.lead_anew(),
+            (7, _) if self.random.one_in(3) => self.move_to_another(),
             _ => {}
         }
         self.pass();
+    }
+
+    /// The employer selects the other Pods, as in a move from one set of Pods to another.
+    fn change_selector(&mut self) {
+        for input in self.pods.values_mut() {
+            input.selected = !input.selected;
+        }
     }
 
     /// Somebody else sets the weight of a member.
@@ -60,6 +68,9 @@ impl World {
 
     /// What happens by itself.
     pub fn pass(&mut self) {
+        if let Some(former) = &mut self.other {
+            former.balancer.pass(&mut self.random, self.now);
+        }
         self.balancer.pass(&mut self.random, self.now);
         if self.control == Control::Observes {
             self.follow_pods();

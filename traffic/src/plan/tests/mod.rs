@@ -8,6 +8,7 @@ mod cases;
 mod checks;
 mod disturb;
 mod model;
+mod moves;
 mod pace;
 mod random;
 mod reads;

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::balancer::Balancer;
 use super::model::{Model, SHAPES, Shape};
+use super::moves::Former;
 use super::random::Random;
 use crate::plan::*;
 use crate::{Control, Employer, Pod, PodId};
@@ -28,6 +29,10 @@ pub struct World {
     /// When the member of each Pod left a load balancer that somebody else changes, by UID.
     pub left: BTreeMap<String, Timestamp>,
     pub memory: Memory,
+    /// The adapter that managed the employer before; or the present one, while the former one is looked at.
+    pub other: Option<Former>,
+    /// Whether the former adapter is looked at.
+    pub retires: bool,
     pub calls: usize,
     pub protected: BTreeSet<String>,
 }
@@ -48,6 +53,8 @@ impl World {
             next_pod: 0,
             left: BTreeMap::new(),
             memory: Memory::default(),
+            other: None,
+            retires: false,
             calls: 0,
             protected: BTreeSet::new(),
         }
@@ -55,7 +62,7 @@ impl World {
 
     pub fn employer(&self) -> Employer {
         Employer {
-            deleting: self.deleting,
+            deleting: self.deleting || self.retires,
             kind: "Service".to_owned(),
             name: "web".to_owned(),
             spec: json!({ "selector": { "app": "web" } }),
@@ -118,32 +125,41 @@ impl World {
     /// One look, as the leader makes it.
     pub fn look(&mut self) -> Option<Timestamp> {
         let mut view = self.view();
-        self.add_gone(&mut view);
-        self.memory.begin_look(&view, self.now);
+        let wake = self.call(&mut view);
+        self.check_marks(&view);
+        let summary = Summary::of(&view, &self.memory, self.now);
+        match self.deleting || summary.is_settled(&view, &self.memory) {
+            true => self.retire_former().or(wake),
+            false => wake,
+        }
+    }
+
+    /// The calls of a look at one adapter.
+    pub fn call(&mut self, view: &mut View) -> Option<Timestamp> {
+        self.add_gone(view);
+        self.memory.begin_look(view, self.now);
         let (mut calls, mut observed) = (0, false);
-        let wake = loop {
-            match next_call(&view, &self.memory, calls, observed, self.now) {
+        loop {
+            match next_call(view, &self.memory, calls, observed, self.now) {
                 Next::Wait(until) => break until,
                 Next::Observe => {
                     self.memory.begin_call(calls == 0, self.now);
                     let result = self.balancer.observe(&mut self.random);
-                    self.memory.observed(&view, result, self.now, self.now);
-                    self.add_gone(&mut view);
+                    self.memory.observed(view, result, self.now, self.now);
+                    self.add_gone(view);
                     observed = true;
                 }
                 Next::Apply(changes) => {
                     assert!(!changes.is_empty());
                     self.memory.begin_call(calls == 0, self.now);
-                    self.check_changes(&view, &changes);
+                    self.check_changes(view, &changes);
                     let applied = self.balancer.apply(&changes, &mut self.random, self.now);
-                    self.memory.applied(&view, &changes, applied, self.now);
+                    self.memory.applied(view, &changes, applied, self.now);
                 }
             }
             calls += 1;
             self.calls += 1;
             assert!(calls < 50, "a look does not end");
-        };
-        self.check_marks(&view);
-        wake
+        }
     }
 }
