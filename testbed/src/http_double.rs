@@ -74,14 +74,6 @@ pub struct HttpState {
     pub throttled: usize,
     /// So many `apply` calls are made, and answered with 500.
     pub lost_replies: usize,
-    /// The next `apply` is made after this time, and never answered.
-    pub late: Option<std::time::Duration>,
-    /// Each `apply` is made, and answered after this time.
-    pub slow: Option<std::time::Duration>,
-    /// `register` is answered with `Pending`, and nothing is stored.
-    pub forgets: bool,
-    /// `drain` is answered with `Draining`, and nothing is stored.
-    pub ignores_drains: bool,
     /// Changes of members of these Pods are refused.
     pub refused_pods: BTreeSet<String>,
     /// Members of these groups do not get healthy.
@@ -270,30 +262,11 @@ async fn observe(Shared(state): Shared<State>, Json(request): Json<ObserveReques
 }
 
 async fn apply(Shared(state): Shared<State>, Json(request): Json<ApplyRequest>) -> Response {
-    let (late, slow) = {
-        let mut state = state.lock();
-        state.calls.apply += 1;
-        if let Some(fault) = fault(&mut state) {
-            return fault;
-        }
-        (state.late.take(), state.slow)
-    };
-    if let Some(late) = late {
-        tokio::spawn(async move {
-            tokio::time::sleep(late).await;
-            drop(make_changes(&mut state.lock(), &request));
-        });
-        std::future::pending::<()>().await;
-        unreachable!()
+    let mut state = state.lock();
+    state.calls.apply += 1;
+    if let Some(fault) = fault(&mut state) {
+        return fault;
     }
-    let response = make_changes(&mut state.lock(), &request);
-    if let Some(slow) = slow {
-        tokio::time::sleep(slow).await;
-    }
-    response
-}
-
-fn make_changes(mut state: &mut HttpState, request: &ApplyRequest) -> Response {
     let mut results = Vec::new();
     let lists = [
         (&request.register, PresenceInfo::Serving),
@@ -333,11 +306,6 @@ fn change(
     member: &MemberInfo,
     wanted: PresenceInfo,
 ) -> PresenceInfo {
-    match wanted {
-        PresenceInfo::Serving if state.forgets => return PresenceInfo::Pending,
-        PresenceInfo::Draining if state.ignores_drains => return wanted,
-        _ => {}
-    }
     let (namespace, name) = (employer.namespace.clone(), employer.name.clone());
     let group = member.group.clone();
     let key = (namespace, name, group, member.address, member.port);

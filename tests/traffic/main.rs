@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod addresses;
-mod attack_trouble;
 mod bed;
 mod black_box;
 mod credentials;
