@@ -203,6 +203,8 @@ impl EventContent {
         reason: &str,
         message: &str,
     ) -> EventContent {
+        // A part of it may come from a tenant, such as the key of an annotation.
+        let message = traffic::one_line(message);
         let end = message.floor_char_boundary(MAX_MESSAGE_BYTES.min(message.len()));
         EventContent {
             about: about.clone(),
@@ -552,6 +554,15 @@ mod tests {
             MAX_MESSAGE_BYTES - 1
         );
         assert_eq!(event["type"], "Warning");
+    }
+
+    /// Tenants choose parts of messages, such as the keys of annotations.
+    #[test]
+    fn message_has_no_characters_that_control_the_reader() {
+        let about = ObjectReference::default();
+        let message = "kind Evil\u{1b}[31mred\nroot: \u{202e}txt is not served";
+        let content = EventContent::from_parts(&about, true, "Waits", message);
+        assert_eq!(content.message, "kind Evil [31mred root: txt is not served");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The built-in adapter, which follows EndpointSlices.
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
+use kube::api::{DeleteParams, PostParams};
 use operating::api::keys::{self, Family};
 use serde_json::json;
 use testbed::observer::Observer;
@@ -126,6 +128,45 @@ async fn plain_deletion_waits_for_the_drain_time() {
     .await;
     web.consistent(2).await;
     set.settled().await;
+}
+
+/// The slice names the Pod, and nobody fills in the UID.
+#[tokio::test]
+async fn operation_waits_for_a_slice_that_a_person_has_written() {
+    let scope = Bed::shared().await.scope("traffic-slice").await;
+    let web = Employer::new(&scope, "web", json!({})).await;
+    let set = Set::new(&scope, "web", 1, json!({})).await;
+    web.consistent(1).await;
+    let pod = set.pod(0).await;
+    let name = pod.name_any();
+    let address = pod.status.unwrap().pod_ip.unwrap();
+    let slice: EndpointSlice = serde_json::from_value(json!({
+        "metadata": { "name": "by-hand", "labels": { "kubernetes.io/service-name": "web" } },
+        "addressType": "IPv4",
+        "endpoints": [{
+            "addresses": [address], "conditions": { "ready": true },
+            "targetRef": { "kind": "Pod", "namespace": scope.namespace, "name": name },
+        }],
+        "ports": [{ "name": "", "port": 80, "protocol": "TCP" }],
+    }))
+    .unwrap();
+    let slices = scope.api::<EndpointSlice>();
+    slices.create(&PostParams::default(), &slice).await.unwrap();
+    scope.begin(&name, "manual").await.unwrap();
+    web.until("the Pod to be ready in one slice of two", |report| {
+        let mut waiting = report.waiting.iter();
+        report.draining == 1 && waiting.any(|member| member.state == "Pending")
+    })
+    .await;
+    slices
+        .delete("by-hand", &DeleteParams::default())
+        .await
+        .unwrap();
+    scope
+        .until_pod(&name, "the operation to begin", |pod| {
+            label(pod, &Family::Operate.key("manual")).is_some()
+        })
+        .await;
 }
 
 #[tokio::test]

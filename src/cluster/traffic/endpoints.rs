@@ -100,7 +100,7 @@ impl Adapter for EndpointsAdapter {
 fn presence(pod: &Pod, endpoints: &[Endpoint]) -> Option<Presence> {
     let of_pod = |endpoint: &&Endpoint| match &endpoint.pod {
         Some(uid) => **uid == *pod.id.uid,
-        // A slice that somebody wrote by hand names addresses only.
+        // A slice that somebody wrote by hand may have addresses only.
         None => endpoint.address.is_some_and(|a| pod.addresses.contains(&a)),
     };
     let mut ready = endpoints

@@ -50,13 +50,14 @@ struct Conditions {
 #[serde(default)]
 struct TargetRef {
     kind: String,
+    /// Empty if whoever wrote the slice left it out. A name alone could be that of a former Pod.
     uid: String,
 }
 
 /// One address of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The Pod behind it: its UID. `None` if the slice names none.
+    /// The Pod behind it: its UID. `None` if the slice has no UID of a Pod.
     pub pod: Option<Box<str>>,
     /// The address.
     pub address: Option<IpAddr>,
@@ -102,7 +103,8 @@ impl SliceObject {
         self.service()?;
         let endpoints = self.endpoints.unwrap_or_default().into_iter();
         let cached = endpoints.flat_map(|endpoint| {
-            let pod = endpoint.target_ref.filter(|target| target.kind == "Pod");
+            let of_pod = |target: &TargetRef| target.kind == "Pod" && !target.uid.is_empty();
+            let pod = endpoint.target_ref.filter(of_pod);
             let pod = pod.map(|target| Box::<str>::from(target.uid));
             let ready = endpoint.conditions.and_then(|c| c.ready).unwrap_or(true);
             let addresses = endpoint.addresses.into_iter();
@@ -200,5 +202,25 @@ mod tests {
                 .service()
                 .is_none()
         );
+    }
+
+    /// The API server does not fill in the UID of a reference that somebody wrote by hand.
+    #[test]
+    fn endpoint_that_names_its_pod_without_uid_counts_by_address() {
+        let slices = Slices::default();
+        let slice = json!({
+            "metadata": {
+                "namespace": "shop", "name": "web-extra", "uid": "web-extra", "resourceVersion": "5",
+                "labels": { "kubernetes.io/service-name": "web" },
+            },
+            "endpoints": [{
+                "addresses": ["10.0.0.1"],
+                "targetRef": { "kind": "Pod", "namespace": "shop", "name": "web-0" },
+            }],
+        });
+        slices.replace(vec![serde_json::from_value(slice).unwrap()], 5);
+        let endpoints = slices.endpoints("shop", "web").unwrap();
+        let named: Vec<_> = endpoints.iter().map(|endpoint| &endpoint.pod).collect();
+        assert_eq!(named, [&None]);
     }
 }

@@ -41,9 +41,11 @@ impl MarkWrites {
         self.0.is_empty()
     }
 
-    /// Forgets all writes.
-    pub fn clear(&mut self) {
-        self.0.clear();
+    /// Forgets the writes that are over. Returns the time until all others are, if there are any.
+    pub fn forget_old(&mut self, now: Instant) -> Option<Duration> {
+        self.0.retain(|_, writes| !writes.history.is_over(now));
+        let left = self.0.values().map(|writes| writes.history.over_in(now));
+        left.max().flatten()
     }
 
     fn pause(&self, pod: &Pod, wanted: PodMarks, now: Instant) -> Option<Pause> {
@@ -164,7 +166,7 @@ async fn write_all<'a>(
     result: &mut MarkResult,
 ) -> Vec<(&'a Arc<Pod>, PodMarks)> {
     let now = Instant::now();
-    memory.0.retain(|_, writes| !writes.history.is_over(now));
+    memory.forget_old(now);
     let mut writes = Vec::new();
     for (pod, change, wanted) in changes {
         if let Some(pause) = memory.pause(pod, wanted, now) {

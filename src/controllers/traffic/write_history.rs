@@ -82,8 +82,13 @@ impl<W: PartialEq> WriteHistory<W> {
 
     /// Whether nothing of it matters any more.
     pub fn is_over(&self, now: Instant) -> bool {
-        let last = self.0.as_ref();
-        last.is_none_or(|last| now.duration_since(last.at) > REMEMBERED)
+        self.over_in(now).is_none()
+    }
+
+    /// The time until nothing of it matters any more. `None` if that is so already.
+    pub fn over_in(&self, now: Instant) -> Option<Duration> {
+        let left = REMEMBERED.checked_sub(now.duration_since(self.0.as_ref()?.at));
+        left.filter(|left| !left.is_zero())
     }
 
     fn same(&self, what: &W, now: Instant) -> Option<&LastWrite<W>> {

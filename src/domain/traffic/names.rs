@@ -3,6 +3,7 @@
 use md5::{Digest, Md5};
 
 use crate::api::keys;
+use crate::api::labels::{dns_label_problem, dns_name_problem};
 
 /// The kind of the employers that every server can manage.
 pub const SERVICE: &str = "Service";
@@ -33,12 +34,16 @@ impl EmployerName {
         format!("{}/{}/{}", self.kind, self.namespace, self.name)
     }
 
-    /// The employer of a key. `None` if the key has another form.
+    /// The employer of a key. `None` if the key has another form, or if no object can have this kind, namespace and name.
     pub fn from_key(key: &str) -> Option<EmployerName> {
         let [kind, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
             return None;
         };
-        Some(EmployerName::new(kind, namespace, name))
+        // Whoever may write a Pod chooses its keys, and the leader keeps names for a while.
+        let can_be = dns_label_problem(&kind.to_ascii_lowercase()).is_none()
+            && dns_label_problem(namespace).is_none()
+            && dns_name_problem(name).is_none();
+        can_be.then(|| EmployerName::new(kind, namespace, name))
     }
 
     /// The finalizer by which the employer protects a Pod. As in Kuperator, it is made of the name alone, so employers
@@ -90,6 +95,30 @@ mod tests {
         );
         for other in ["web", "shop/web", "apps/Service/shop/web"] {
             assert_eq!(EmployerName::from_key(other), None);
+        }
+    }
+
+    /// Whoever may write a Pod chooses the keys in its annotation.
+    #[test]
+    fn key_that_no_object_can_have_names_no_employer() {
+        let longest = format!("Service/shop/{}", "n".repeat(253));
+        assert!(EmployerName::from_key(&longest).is_some());
+        for name in ["web.shop", "0-web"] {
+            assert!(EmployerName::from_key(&format!("Load-Balancer2/shop/{name}")).is_some());
+        }
+        let too_long = format!("{longest}n");
+        for other in [
+            &*too_long,
+            "Service/shop/Web",
+            "Service/shop/",
+            "Service/shop/../web",
+            "Service/shop/web\u{1b}[31m",
+            "Service//web",
+            "Service/sh.op/web",
+            "/shop/web",
+            "Evil\u{1b}[31mred/shop/web",
+        ] {
+            assert_eq!(EmployerName::from_key(other), None, "{other:?}");
         }
     }
 }

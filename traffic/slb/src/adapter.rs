@@ -12,7 +12,7 @@ use traffic::{
 use crate::apply;
 use crate::client::Client;
 use crate::load_balancers::LoadBalancers;
-use crate::observe;
+use crate::observe::{self, Observer};
 use crate::service::{LOAD_BALANCER, load_balancer};
 use crate::settings::{Environment, Mode, Settings};
 use crate::write::{Writer, not_allowed};
@@ -24,7 +24,7 @@ pub struct SlbAdapter {
 }
 
 enum Work {
-    Observe(LoadBalancers),
+    Observe(Observer),
     Write(Box<Writer>),
 }
 
@@ -50,7 +50,7 @@ impl SlbAdapter {
         settings.check()?;
         let client = Arc::new(Client::new(&settings, env)?);
         let work = match settings.mode {
-            Mode::Observe => Work::Observe(LoadBalancers::new(client)),
+            Mode::Observe => Work::Observe(Observer::new(LoadBalancers::new(client))),
             Mode::Write => Work::Write(Box::new(Writer::new(settings.clone(), client))),
         };
         Ok(SlbAdapter { settings, work })
@@ -125,11 +125,11 @@ impl Adapter for SlbAdapter {
         pods: &[Pod],
     ) -> Result<Observation, AdapterError> {
         match &self.work {
-            Work::Observe(load_balancers) => {
+            Work::Observe(observer) => {
                 if !employer.deleting {
                     self.check(employer)?;
                 }
-                observe::observe(load_balancers, employer, pods).await
+                observer.observe(employer, pods).await
             }
             Work::Write(writer) => writer.observe(employer, pods).await,
         }

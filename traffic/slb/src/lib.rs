@@ -28,6 +28,7 @@ mod interfaces;
 mod load_balancers;
 mod mark;
 mod observe;
+mod occupied;
 mod oidc;
 mod pace;
 mod reads;
