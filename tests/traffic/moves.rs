@@ -317,7 +317,7 @@ async fn pod_that_drains_behind_endpoints_is_not_released_by_a_move() {
     })
     .await;
     web.until("the reason", |report| {
-        report.adapter == "edge" && report.draining == 1
+        report.adapter == "edge" && report.draining > 0
     })
     .await;
     tokio::time::sleep(Duration::from_secs(5)).await;
