@@ -290,7 +290,7 @@ async fn apply(Shared(state): Shared<State>, Json(request): Json<ApplyRequest>) 
     std::future::pending().await
 }
 
-fn make_changes(mut state: &mut HttpState, request: &ApplyRequest) -> Response {
+fn make_changes(state: &mut HttpState, request: &ApplyRequest) -> Response {
     let mut results = Vec::new();
     let lists = [
         (&request.register, PresenceInfo::Serving),
@@ -304,7 +304,7 @@ fn make_changes(mut state: &mut HttpState, request: &ApplyRequest) -> Response {
                     message: "the quota of this member is used up".to_owned(),
                     retryable: false,
                 }),
-                false => Ok(change(&mut state, &request.employer, member, wanted)),
+                false => Ok(change(state, &request.employer, member, wanted)),
             };
             results.push(ChangeResult {
                 group: member.group.clone(),
