@@ -76,7 +76,8 @@ async fn changes_without_an_effect_are_told_and_repeated_after_pauses() {
         let before = bed.http.calls();
         sleep(Duration::from_secs(20)).await;
         let calls = bed.http.calls() - before;
-        assert!(calls <= 12, "{calls} calls in 20 s");
+        // Without pauses there are about 40.
+        assert!(calls <= 20, "{calls} calls in 20 s");
     };
     bed.http.state().ignores_drains = true;
     scope.begin(&pods[0], ID).await.unwrap();

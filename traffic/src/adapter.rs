@@ -141,20 +141,32 @@ pub enum AdapterError {
         /// How long it asks to wait.
         wait: Option<Duration>,
     },
-    /// The load balancer can't serve the call now, and fewer calls would not help. Nothing has changed.
-    #[error("the load balancer is not available{}: {text}", wait_text(", and asks to wait", .wait))]
+    /// The call was not made, or not accepted, and may succeed when it is repeated. Nothing has changed.
+    #[error("{}{text}", absence(.wait))]
     Unavailable {
         /// What the load balancer said, or whoever answered for it.
         text: String,
         /// How long it asks to wait.
         wait: Option<Duration>,
     },
-    /// The call may succeed when it is repeated.
+    /// The call may succeed when it is repeated. After [`Adapter::apply`], the change may have been made, or may be made
+    /// later: the members are read again, and for twice [`Settings::timeout`] no Pod is released whose registration it was.
     #[error("{0}")]
     Transient(String),
     /// The call can't succeed until somebody changes something.
     #[error("{0}")]
     Permanent(String),
+}
+
+/// What comes before the words of a load balancer that asks to wait.
+fn absence(wait: &Option<Duration>) -> String {
+    match wait {
+        Some(_) => format!(
+            "the load balancer is not available{}: ",
+            wait_text(", and asks to wait", wait)
+        ),
+        None => String::new(),
+    }
 }
 
 fn wait_text(asks: &str, wait: &Option<Duration>) -> String {

@@ -88,9 +88,8 @@ impl LookResult {
         }
     }
 
-    /// Adds what a former adapter came to.
-    pub fn add_former(&mut self, former: Option<LookResult>) {
-        let Some(former) = former else { return };
+    /// Adds what the former adapter with this name came to.
+    pub fn add_former(&mut self, name: &str, former: LookResult) {
         // When its members have gone, Pods that waited for this may be released.
         let again = former.is_clean.then_some(UNSYNCED_RETRY);
         self.wake = self.wake.into_iter().chain(former.wake).chain(again).min();
@@ -101,7 +100,7 @@ impl LookResult {
         all.waiting.truncate(LISTED);
         all.next_try = all.next_try.into_iter().chain(its.next_try).min();
         let error = its.last_error;
-        let error = error.map(|error| format!("the adapter that managed it before: {error}"));
+        let error = error.map(|error| format!("adapter {name}, which managed it before: {error}"));
         all.last_error = all.last_error.take().or(error);
     }
 
@@ -396,7 +395,7 @@ impl Look<'_> {
         }
     }
 
-    /// Lets Pods that do not serve yet wait for traffic. This comes before the calls, which can take long: such a Pod would
+    /// Lets Pods that do not serve yet wait for traffic, and Pods that have left the selection not. This comes before the calls, which can take long: such a Pod would
     /// become available meanwhile. Returns whether a Pod has changed.
     async fn expect(
         &self,

@@ -211,7 +211,7 @@ impl TrafficController {
             let looked = self
                 .look_at_former(&employer, chosen, former, retires, memory)
                 .await;
-            self.add_former(&employer.name, looked, &mut result)?;
+            self.add_former(&employer.name, former, looked, &mut result)?;
         }
         if let Some(error) = formers.unknown_error().filter(|_| !deleting) {
             result.summary.last_error.get_or_insert(error);

@@ -85,12 +85,15 @@ impl TrafficController {
     pub(super) fn add_former(
         &self,
         name: &EmployerName,
+        former: &str,
         looked: Result<Option<LookResult>, ReconcileOutcome>,
         result: &mut LookResult,
     ) -> Result<(), ReconcileOutcome> {
         let outcome = match looked {
-            Ok(former) => {
-                result.add_former(former);
+            Ok(looked) => {
+                if let Some(looked) = looked {
+                    result.add_former(former, looked);
+                }
                 return Ok(());
             }
             Err(outcome) => outcome,

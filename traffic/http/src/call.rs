@@ -137,7 +137,10 @@ impl Endpoint {
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(self.config.timeout())
             .build()
-            .map_err(|error| AdapterError::Transient(format!("no client: {}", cause(&error))))?;
+            .map_err(|error| AdapterError::Unavailable {
+                text: format!("no client: {}", cause(&error)),
+                wait: None,
+            })?;
         *kept = Some((files.clone(), client.clone()));
         Ok(client)
     }
@@ -168,7 +171,7 @@ fn failed(error: reqwest::Error, timeout: Duration) -> AdapterError {
     let error = error.without_url();
     if error.is_connect() {
         let text = format!("no connection to the endpoint: {}", cause(&error));
-        return AdapterError::Transient(text);
+        return AdapterError::Unavailable { text, wait: None };
     }
     if error.is_timeout() {
         let text = format!("no complete answer within {} s", timeout.as_secs());

@@ -44,7 +44,7 @@ impl Credentials {
     /// Reads all files.
     ///
     /// # Errors
-    /// Transient, because a file may be mounted or replaced later.
+    /// `Unavailable`: a file may be mounted or replaced later.
     pub async fn read(config: &Config) -> Result<Credentials, AdapterError> {
         let certificate = read("clientCertFile", config.client_cert_file.as_deref()).await?;
         let key = read("clientKeyFile", config.client_key_file.as_deref()).await?;
@@ -97,7 +97,10 @@ impl Credentials {
 }
 
 fn problem(field: &str, what: &str) -> AdapterError {
-    AdapterError::Transient(format!("the file of `{field}` {what}"))
+    AdapterError::Unavailable {
+        text: format!("the file of `{field}` {what}"),
+        wait: None,
+    }
 }
 
 async fn read(field: &str, path: Option<&Path>) -> Result<Option<Vec<u8>>, AdapterError> {
@@ -136,7 +139,10 @@ impl TlsFiles {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| AdapterError::Transient(format!("no TLS: {error}")))?
+            .map_err(|error| AdapterError::Unavailable {
+                text: format!("no TLS: {error}"),
+                wait: None,
+            })?
             .with_root_certificates(self.roots()?);
         let Some((certificate, key)) = &self.client else {
             return Ok(builder.with_no_client_auth());

@@ -27,10 +27,13 @@ pub(crate) fn refusal(
             "{text}; redirects are not followed: set `url` to the target"
         )),
         // A token or a certificate is replaced by itself, so the next call may succeed.
-        401 => AdapterError::Transient(format!(
-            "{text}; the files of `tokenFile`, `hmacKeyFile` and `clientCertFile` must fit the endpoint"
-        )),
-        408 | 425 => AdapterError::Transient(text),
+        401 => AdapterError::Unavailable {
+            text: format!(
+                "{text}; the files of `tokenFile`, `hmacKeyFile` and `clientCertFile` must fit the endpoint"
+            ),
+            wait: None,
+        },
+        408 | 425 => AdapterError::Unavailable { text, wait: None },
         400..=499 => AdapterError::Permanent(text),
         // Anything may have changed.
         _ => AdapterError::Transient(text),
@@ -124,10 +127,17 @@ mod tests {
     /// Permanent means that nothing has changed.
     #[test]
     fn server_errors_are_not_permanent() {
-        for status in [500, 502, 503, 504, 401, 408, 425] {
+        for status in [500, 502, 503, 504] {
             let found = means(status, None, "");
             assert!(
                 matches!(found, AdapterError::Transient(_)),
+                "{status}: {found:?}"
+            );
+        }
+        for status in [401, 408, 425] {
+            let found = means(status, None, "");
+            assert!(
+                matches!(found, AdapterError::Unavailable { wait: None, .. }),
                 "{status}: {found:?}"
             );
         }

@@ -59,7 +59,7 @@ impl Occupied {
         places.load_balancers.insert(load_balancer.to_owned());
     }
 
-    /// The Service goes, or another adapter manages it.
+    /// The Service goes.
     pub(crate) fn forget(&self, service: &str) {
         self.lock().remove(service);
     }

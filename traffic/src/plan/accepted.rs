@@ -15,7 +15,7 @@ pub(super) enum Kind {
 }
 
 /// The last change that was accepted, until a read shows its effect.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Accepted {
     kind: Kind,
     /// How often it was accepted in a row.
@@ -25,12 +25,13 @@ pub(super) struct Accepted {
 }
 
 /// What a read tells of an accepted change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Effect {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
     Seen,
     /// It may still come.
     Open,
-    Missing,
+    /// What is left of it; and what is wrong, once after each change that comes after too many.
+    Missing(Accepted, Option<String>),
 }
 
 impl Accepted {
@@ -49,46 +50,32 @@ impl Accepted {
         self.count >= FRUITLESS
     }
 
-    /// Compares it with a read. Returns what is left of it, and what is wrong, once after each change.
-    pub fn compare(
-        mut self,
-        control: Control,
-        presence: &Presence,
-    ) -> (Option<Accepted>, Option<String>) {
-        match self.kind.effect(control, presence) {
-            Effect::Seen => (None, None),
-            Effect::Open => (Some(self), None),
-            Effect::Missing => {
+    /// Compares it with a read.
+    pub fn compare(mut self, control: Control, presence: &Presence) -> Effect {
+        match (self.kind, presence) {
+            (_, Presence::Unknown) | (Kind::Register, Presence::Pending) => Effect::Open,
+            (Kind::Register, Presence::Serving)
+            | (Kind::Drain, Presence::Draining { .. } | Presence::Absent)
+            | (Kind::Deregister, Presence::Absent) => Effect::Seen,
+            (Kind::Deregister, Presence::Draining { .. }) if control == Control::Deregisters => {
+                Effect::Seen
+            }
+            _ => {
                 let is_new = !std::mem::replace(&mut self.compared, true);
-                let says = self.kind.complaint(self.count);
-                let complaint = (is_new && self.is_fruitless()).then_some(says);
-                (Some(self), complaint)
+                let complains = is_new && self.is_fruitless();
+                Effect::Missing(self, complains.then(|| self.kind.complaint()))
             }
         }
     }
 }
 
 impl Kind {
-    fn effect(self, control: Control, presence: &Presence) -> Effect {
-        match (self, presence) {
-            (_, Presence::Unknown) => Effect::Open,
-            (Kind::Register, Presence::Serving) => Effect::Seen,
-            (Kind::Register, Presence::Pending) => Effect::Open,
-            (Kind::Drain, Presence::Draining { .. } | Presence::Absent) => Effect::Seen,
-            (Kind::Deregister, Presence::Absent) => Effect::Seen,
-            (Kind::Deregister, Presence::Draining { .. }) if control == Control::Deregisters => {
-                Effect::Seen
-            }
-            _ => Effect::Missing,
-        }
-    }
-
-    fn complaint(self, count: u32) -> String {
+    fn complaint(self) -> String {
         let (change, instead) = match self {
             Kind::Register => ("to register the member", "does not list it as serving"),
             Kind::Drain => ("to drain the member", "still lists it as serving"),
             Kind::Deregister => ("to remove the member", "still lists it"),
         };
-        format!("the load balancer has accepted {count} times {change}, and {instead}")
+        format!("the load balancer has accepted again and again {change}, and {instead}")
     }
 }

@@ -8,7 +8,7 @@ use crate::{Control, Member, Presence};
 
 /// The next step of a wanted member; `None` if it serves as it should.
 pub(super) fn arrival(view: &View, memory: &Memory, member: &Member) -> Option<Step> {
-    if memory.does_serve_at(view, &member.key) {
+    if memory.served_at(view, &member.key) {
         let known = memory.members.get(&member.key);
         return late_step(known.and_then(|known| known.late.off));
     }

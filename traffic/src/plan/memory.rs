@@ -83,8 +83,14 @@ impl Memory {
         view.obstacle(uid).is_none() && keys.all(|key| self.does_serve_at(view, &key))
     }
 
-    /// Whether a wanted member serves, for its Pod and with its weight, as far as the last reads and changes tell.
+    /// Whether a wanted member serves, and no lost change may still take it off.
     pub(super) fn does_serve_at(&self, view: &View, key: &MemberKey) -> bool {
+        let known = self.members.get(key);
+        self.served_at(view, key) && known.is_some_and(|known| known.late.off.is_none())
+    }
+
+    /// Whether a wanted member serves, for its Pod and with its weight, as far as the last reads and changes tell.
+    pub(super) fn served_at(&self, view: &View, key: &MemberKey) -> bool {
         let member = view.wanted.get(key);
         let known = self.members.get(key);
         let serves = known.zip(member).is_some_and(|(known, member)| {

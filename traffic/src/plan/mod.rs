@@ -13,12 +13,15 @@
 //! | `turned` | begins a look: which Pods have turned on or off; and which have no member any more |
 //! | `observed` | takes the result of a read |
 //! | `applied` | takes what became of changes |
+//! | `accepted` | changes that were accepted and have no effect |
+//! | `late` | changes without an answer, which may still be made |
 //! | `backoff` | pauses after failures and between reads |
 //! | `next` | the next call, or how long to wait |
 //! | `reach` | which registered members may send requests to a Pod |
 //! | `step` | what is to be done next with a member |
 //! | `arrival` | the next step of a member that should serve |
 //! | `departure` | the next step of a member that should go |
+//! | `succession` | whether Pods that are not selected any more stay until others serve |
 //! | `open` | the members that are not as they should be, each with its next step: `next`, `marks` and `summary` follow it |
 //! | `marks` | what each Pod's state permits: protect, release or keep |
 //! | `waiting` | an open member in words |

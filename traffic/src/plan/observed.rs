@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use super::accepted::Effect;
 use super::known::{Failure, Known};
 use super::memory::Memory;
 use super::view::View;
@@ -106,14 +107,20 @@ impl Memory {
             let Some(accepted) = known.accepted.take() else {
                 continue;
             };
-            let (left, complaint) = accepted.compare(view.settings.control, &known.presence);
-            known.accepted = left;
-            if let Some(complaint) = complaint {
-                let error = AdapterError::Transient(complaint);
-                let former = known.failure.as_ref();
-                known.failure = Some(Failure::after(former, error, view, now));
-            } else if left.is_none() {
-                known.failure = None;
+            let effect = accepted.compare(view.settings.control, &known.presence);
+            match effect {
+                Effect::Seen => known.failure = None,
+                Effect::Open => {
+                    known.failure = None;
+                    known.accepted = Some(accepted);
+                }
+                Effect::Missing(left, complaint) => {
+                    known.accepted = Some(left);
+                    let error = complaint.map(AdapterError::Transient);
+                    let former = known.failure.as_ref();
+                    let failure = error.map(|error| Failure::after(former, error, view, now));
+                    known.failure = failure.or(known.failure.take());
+                }
             }
         }
     }

@@ -28,8 +28,8 @@ pub struct Waiting {
     pub until: Option<Timestamp>,
     /// Until when it stays on traffic, if it must go and stays for now.
     pub stays: Option<Stay>,
-    /// Whether it is as it should be, but a call without an answer may still change that.
-    pub may_change: bool,
+    /// When it is read again, if a call without an answer may still change it.
+    pub may_change_until: Option<Timestamp>,
     /// Why its last change failed.
     pub error: Option<String>,
 }
@@ -45,15 +45,18 @@ impl Waiting {
         waiting.on = open.on;
         match open.step {
             Step::Wait { until, .. } => {
-                waiting.until = until;
                 let late = open.known.map(|known| &known.late);
-                waiting.may_change = match (open.on, &waiting.presence) {
+                let may_change = match (open.on, &waiting.presence) {
                     (true, Presence::Serving) => late.is_some_and(|late| late.off.is_some()),
                     (false, Presence::Absent | Presence::Draining { .. }) => {
                         late.is_some_and(|late| late.on.is_some())
                     }
                     _ => false,
                 };
+                match may_change {
+                    true => waiting.may_change_until = until,
+                    false => waiting.until = until,
+                }
             }
             Step::Stay(stay) => waiting.stays = Some(stay),
             _ => {}
@@ -84,7 +87,7 @@ impl Waiting {
             connections: connections.map(|(count, _)| count),
             until: None,
             stays: None,
-            may_change: false,
+            may_change_until: None,
             error: failure.map(|failure| failure.error.to_string()),
         }
     }
@@ -95,10 +98,12 @@ impl Display for Waiting {
     /// latest`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let state = match (self.on, &self.presence) {
-            (true, Presence::Serving) if self.may_change => {
+            (true, Presence::Serving) if self.may_change_until.is_some() => {
                 "traffic is on, and a call without an answer may still take it off"
             }
-            (false, _) if self.may_change => "a call without an answer may still put traffic on",
+            (false, _) if self.may_change_until.is_some() => {
+                "a call without an answer may still put traffic on"
+            }
             (true, Presence::Serving) => "traffic is on for another Pod or with another weight",
             (true, Presence::Pending) => "the load balancer sends no requests yet",
             (true, _) => "traffic is not on yet",
@@ -127,18 +132,12 @@ impl Display for Waiting {
             Some(count) => add(f, format!("{count} connections"))?,
             None => {}
         }
-        if let Some(until) = self.until {
-            let until = until.round(jiff::Unit::Second).unwrap_or(until);
-            let what = match self.may_change {
-                true => "it is read again after",
-                false => "drained by",
-            };
-            let end = if self.may_change {
-                ""
-            } else {
-                " at the latest"
-            };
-            add(f, format!("{what} {until}{end}"))?;
+        let whole = |time: Timestamp| time.round(jiff::Unit::Second).unwrap_or(time);
+        if let Some(until) = self.until.map(whole) {
+            add(f, format!("drained by {until} at the latest"))?;
+        }
+        if let Some(until) = self.may_change_until.map(whole) {
+            add(f, format!("it is read again after {until}"))?;
         }
         match &self.error {
             Some(error) => add(f, format!("the last call failed: {error}")),

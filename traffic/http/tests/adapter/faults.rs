@@ -313,7 +313,9 @@ async fn endpoint_that_is_down_has_changed_nothing() {
     let adapter = HttpAdapter::new(config).unwrap();
     let applied = adapter.apply(&employer(), &changes()).await;
     let failed = applied.values().all(|result| match result {
-        Err(AdapterError::Transient(text)) => text.starts_with("no connection to the endpoint"),
+        Err(AdapterError::Unavailable { text, wait: None }) => {
+            text.starts_with("no connection to the endpoint")
+        }
         _ => false,
     });
     assert!(failed && applied.len() == 3, "{applied:?}");

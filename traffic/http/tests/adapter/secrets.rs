@@ -58,7 +58,7 @@ async fn call_without_credentials_is_not_made() {
         }
         let adapter = double.adapter(json!({"tokenFile": path}));
         let error = adapter.observe(&employer(), &[]).await.unwrap_err();
-        let AdapterError::Transient(text) = error else {
+        let AdapterError::Unavailable { text, wait: None } = error else {
             panic!("another kind of error");
         };
         assert!(
@@ -68,7 +68,8 @@ async fn call_without_credentials_is_not_made() {
         assert!(!text.contains("private-name"), "{text}");
         let changes = changes();
         let applied = adapter.apply(&employer(), &changes).await;
-        assert_eq!(applied, changes.all_failed(&AdapterError::Transient(text)));
+        let error = AdapterError::Unavailable { text, wait: None };
+        assert_eq!(applied, changes.all_failed(&error));
     }
     assert!(double.asked().is_empty());
 }

@@ -93,3 +93,30 @@ fn pod_is_not_released_while_a_lost_registration_may_be_made() {
     world.look();
     assert!(!world.protected.contains(&uid), "a read has told");
 }
+
+/// A call that was not made has no effect later.
+#[test]
+fn pod_is_released_at_once_after_a_registration_that_was_not_made() {
+    let (mut world, uid) = world_of_one(Control::Drains);
+    let view = world.view();
+    world.memory.begin_look(&view, world.now);
+    let nothing = || Ok(crate::Observation::default());
+    world
+        .memory
+        .observed(&view, nothing(), world.now, world.now);
+    let Next::Apply(changes) = next_call(&view, &world.memory, 1, true, world.now) else {
+        panic!("nothing is registered");
+    };
+    let unmade = AdapterError::Unavailable {
+        text: "no connection".to_owned(),
+        wait: None,
+    };
+    let applied = changes.all_failed(&unmade);
+    world.memory.applied(&view, &changes, applied, world.now);
+    world.pods.get_mut(&uid).unwrap().pod.on = false;
+    world.protected.insert(uid.clone());
+    let view = world.view();
+    world.memory.begin_look(&view, world.now);
+    let mark = |world: &World| marks(&view, &world.memory, world.now).remove(&uid);
+    assert_eq!(mark(&world), Some(Mark::Release));
+}
