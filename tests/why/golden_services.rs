@@ -23,7 +23,7 @@ struct Situation {
 
 #[test]
 fn golden_files_match_diagnoses_of_services() {
-    compare_with_golden_files("why-service", 16, |situation: Situation, now| {
+    compare_with_golden_files("why-service", 24, |situation: Situation, now| {
         let pods = situation.pods.map(|pods| {
             let pods = pods.into_iter();
             pods.map(|pod| serde_json::from_value(pod).unwrap())

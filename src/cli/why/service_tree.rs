@@ -76,7 +76,7 @@ fn service_node(all: &ServiceDiagnosis, now: Timestamp) -> TreeNode {
     let formers = &all.service.former_adapters;
     states.extend((!formers.is_empty()).then(|| {
         format!(
-            "being moved from adapter {}: no Pod is released before its members are removed there",
+            "being moved from adapter {}: no Pod is released before the move ends",
             formers.join(", ")
         )
     }));

@@ -85,8 +85,8 @@ pub struct ServiceFacts {
     /// The adapter that an annotation of the Service names. Absent if the annotation is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted_adapter: Option<String>,
-    /// The adapters that managed the traffic before and have not removed their members yet. Until then, no Pod is
-    /// released.
+    /// The adapters that managed the traffic before, where members or draining Pods may still be. While there are any, no
+    /// Pod is released.
     pub former_adapters: Vec<String>,
     /// The drain time that an annotation of the Service asks for, as it is written there. Absent if the annotation is
     /// missing.

@@ -8,12 +8,14 @@
 //! | `pod_traffic` | what the employers say about a Pod that waits for them |
 //! | `pod_needs` | what the lifecycle and the kubelet want of the traffic of a Pod |
 //! | `service_pods` | the Pods that a Service selects or has marked |
+//! | `failure` | what kind of failure a report names |
 //! | `problems` | why the traffic of a Service is not managed as it should be, with remedies |
 //! | `waits` | since when a Pod waits for its traffic |
 //! | `stale` | how a report that nobody keeps up to date is recognised |
 //! | `summary` | the answer about a Service in one sentence, and what happens next |
 
 pub mod facts;
+mod failure;
 mod pod_needs;
 mod pod_traffic;
 mod problems;

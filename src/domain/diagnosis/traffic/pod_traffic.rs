@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Service;
 
 use super::AwaitedEmployer;
 use super::facts::PodTrafficFacts;
+use super::failure::Failure;
 use super::pod_needs::{is_leaving, missing_keys};
 use super::{stale, stored};
 use crate::api::keys;
@@ -180,8 +181,9 @@ fn reported(
     if says.is_empty() {
         says.push(silence(&report));
     }
+    let is_asked = Failure::of(&report, formers) != Some(Failure::NotAsked);
     let choose = || format!("{} says how to choose an adapter", why_command(name));
-    let no_adapter = report.adapter.is_empty().then(choose);
+    let no_adapter = (report.adapter.is_empty() && is_asked).then(choose);
     PodTrafficFacts {
         employer: name.key(),
         service: Some(name.name.clone()),
@@ -196,15 +198,18 @@ fn reported(
 /// Why a move to another adapter keeps the Pod, if it does.
 fn held_by_move(pod: &Pod, formers: &[String]) -> Option<String> {
     let names = formers.join(", ");
-    (is_leaving(pod) && !formers.is_empty()).then(|| {
-        format!("no Pod is released before adapter {names}, which managed it before, has no members any more")
-    })
+    (is_leaving(pod) && !formers.is_empty())
+        .then(|| format!("no Pod is released before the move from adapter {names} ends"))
 }
 
 /// What a report says that does not name the Pod.
 fn silence(report: &EmployerReport) -> String {
     if report.adapter.is_empty() {
-        return "no adapter manages its traffic".to_owned();
+        let text = match Failure::of(report, &[]) {
+            Some(Failure::NotAsked) => "nothing changes for its traffic",
+            _ => "no adapter manages its traffic",
+        };
+        return text.to_owned();
     }
     let (_, reason, _) = report.condition();
     let listed = report.waiting.len();
@@ -350,7 +355,7 @@ mod tests {
                 .says
                 .join("; ")
         };
-        let held = "no Pod is released before adapter endpoints";
+        let held = "no Pod is released before the move from adapter endpoints ends";
         let terminating = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
         assert!(says(&pod(terminating)).contains(held));
         assert!(
@@ -376,6 +381,19 @@ mod tests {
         assert_eq!(trails, (false, None), "a report may trail a little");
         let busy = json!({ "adapter": "edge", "draining": 1 });
         assert_eq!(says(busy, 2), (false, None));
+    }
+
+    /// Another adapter would begin a move. This does not mend a panic.
+    #[test]
+    fn another_adapter_is_advised_only_if_none_can_be_chosen() {
+        let remedy = |error: &str| {
+            let report = EmployerReport::of_error("", error);
+            let now = Timestamp::UNIX_EPOCH;
+            reported(&pod(json!({})), &web(), report, &[], now).remedy
+        };
+        let wrong = format!("annotation {}: no adapter", keys::CONSIST_ADAPTER);
+        assert!(remedy(&wrong).unwrap().ends_with("choose an adapter"));
+        assert_eq!(remedy("adapter edge: the adapter has panicked"), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Service;
 
 use super::ObservedService;
 use super::facts::{ProblemFacts, ServicePods};
+use super::failure::Failure;
 use super::waits::Direction;
 use super::{stale, stored};
 use crate::api::keys;
@@ -127,32 +128,66 @@ fn overdue(report: &EmployerReport, now: Timestamp) -> Option<ProblemFacts> {
     Some(problem(reason, stale::OVERDUE_REMEDY))
 }
 
-/// The failure that the report names.
+/// The failure that the report names. The next steps say when a call is repeated.
 fn failure(service: &Service, report: &EmployerReport) -> Option<ProblemFacts> {
     let error = report.last_error.as_ref()?;
-    if report.adapter.is_empty() {
-        let change = format!("--overwrite {}=NAME", keys::CONSIST_ADAPTER);
-        return Some(problem(
-            format!("no adapter manages its traffic: {error}"),
-            format!(
-                "name an adapter that the servers have: {}",
-                command(service, "annotate", &change)
-            ),
-        ));
-    }
     let adapter = &report.adapter;
-    let is_deleted = service.metadata.deletion_timestamp.is_some();
-    Some(match report.next_try {
-        // The summary and the next steps say when the call is repeated.
-        Some(_) => ProblemFacts {
-            reason: format!("the last call of adapter {adapter} failed: {error}"),
-            remedy: is_deleted.then(|| release(service)),
-        },
-        None => problem(
+    let formers = stored::former_adapters(service);
+    let or_release = |remedy: &str| match service.metadata.deletion_timestamp {
+        Some(_) => format!("{remedy}; {}", release(service)),
+        None => remedy.to_owned(),
+    };
+    Some(match Failure::of(report, &formers)? {
+        Failure::NoAdapter => {
+            let change = format!("--overwrite {}=NAME", keys::CONSIST_ADAPTER);
+            let command = command(service, "annotate", &change);
+            problem(
+                format!("no adapter manages its traffic: {error}"),
+                format!("name an adapter that the servers have: {command}"),
+            )
+        }
+        Failure::NotAsked => problem(
+            format!("nothing changes for its traffic: {error}"),
+            "read the log of the server that leads; it tries again when the Service changes",
+        ),
+        Failure::FormerCall(former) => problem(
+            error,
+            format!(
+                "look at the load balancer of adapter {former}, its credentials and the network; {}",
+                end_of_move(service)
+            ),
+        ),
+        Failure::FormerGone(_) => problem(error, end_of_move(service)),
+        Failure::Fruitless => problem(
+            format!("adapter {adapter}: {error}"),
+            or_release(
+                "look at the log and the configuration of the load balancer, and find out whether another program changes \
+                 the same members",
+            ),
+        ),
+        Failure::Call => problem(
+            format!("the last call of adapter {adapter} failed: {error}"),
+            or_release(
+                "correct what the error names, or look at the load balancer, its credentials and the network",
+            ),
+        ),
+        Failure::Other => problem(
             format!("adapter {adapter} can't manage its traffic as it should: {error}"),
             TRIED_AGAIN,
         ),
     })
+}
+
+/// How a move ends whose former load balancer is gone.
+fn end_of_move(service: &Service) -> String {
+    format!(
+        "if the former load balancer is gone for good, end the move; members that it still has stay registered: {}",
+        command(
+            service,
+            "annotate",
+            &format!("{}-", keys::CONSIST_ADAPTER_IN_USE)
+        )
+    )
 }
 
 /// How a Service goes whose load balancer is gone.

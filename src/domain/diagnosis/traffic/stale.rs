@@ -67,7 +67,7 @@ pub fn overdue_member<'a>(
     if report.last_error.is_some() {
         return None;
     }
-    let due = members.filter_map(|member| member.until.map(|until| (member, until)));
+    let due = members.filter_map(|member| Some((member, stored::drain_limit(member)?)));
     let overdue = due.filter(|(_, until)| now.duration_since(*until) > MAX_TRAIL);
     overdue.min_by_key(|(_, until)| *until)
 }

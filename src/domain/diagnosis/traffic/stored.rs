@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 use crate::api::keys;
 use crate::domain::messages;
 use crate::domain::pod::Pod;
+use crate::domain::traffic::adapter_in_use::AdapterInUse;
 use crate::domain::traffic::names::is_clean_finalizer;
 use crate::domain::traffic::report::{EmployerReport, WaitingMember};
 
@@ -26,18 +27,22 @@ pub fn report(service: &Service) -> Option<EmployerReport> {
 /// over and has not reported yet.
 pub fn adapter(service: &Service) -> Option<String> {
     let reported = report(service).map(|report| report.adapter);
-    let in_use = annotation(service, keys::CONSIST_ADAPTER_IN_USE);
-    let in_use = in_use.and_then(|names| names.split(',').next());
-    let adapter = reported.or_else(|| in_use.map(str::to_owned));
+    let present = || in_use(service).present().map(str::to_owned);
+    let adapter = reported.or_else(present);
     adapter.filter(|name| !name.is_empty())
 }
 
 /// The adapters that managed the traffic of a Service before, and may still have members registered.
 pub fn former_adapters(service: &Service) -> Vec<String> {
-    let names = annotation(service, keys::CONSIST_ADAPTER_IN_USE);
-    let formers = names.into_iter().flat_map(|names| names.split(',').skip(1));
-    let named = formers.filter(|name| !name.is_empty());
-    named.map(str::to_owned).collect()
+    let in_use = in_use(service);
+    let present = in_use.present().unwrap_or_default();
+    in_use.formers(present).map(str::to_owned).collect()
+}
+
+/// The record of the adapters that may have registered members.
+fn in_use(service: &Service) -> AdapterInUse<'_> {
+    let annotations = service.metadata.annotations.as_ref();
+    annotations.map_or_else(AdapterInUse::default, AdapterInUse::of)
 }
 
 /// Whether the traffic of a Service is to be managed.
@@ -68,9 +73,24 @@ pub fn selects(service: &Service, pod: &Pod) -> bool {
     selector.is_some_and(|labels| !labels.is_empty() && labels.iter().all(has))
 }
 
+/// When a member counts as drained at the latest. `None` if it does not drain: then a time in the report of another version
+/// of the server has another meaning.
+pub fn drain_limit(member: &WaitingMember) -> Option<Timestamp> {
+    let says_so = |until: &Timestamp| {
+        let is_cut = member.message.ends_with('…');
+        is_cut || member.state == "Draining" || member.message.contains(&limit_text(*until))
+    };
+    member.until.filter(says_so)
+}
+
+/// How a message of the report names the limit.
+fn limit_text(until: Timestamp) -> String {
+    format!("drained by {until} at the latest")
+}
+
 /// The state of a member that waits, with the time that is left.
 pub fn member_text(member: &WaitingMember, now: Timestamp) -> String {
-    let Some(until) = member.until else {
+    let Some(until) = drain_limit(member) else {
         return member.message.clone();
     };
     let remaining = until.duration_since(now).as_secs();
@@ -78,12 +98,56 @@ pub fn member_text(member: &WaitingMember, now: Timestamp) -> String {
         0.. => format!("in {}", messages::format_age(remaining)),
         _ => format!("{} ago", messages::format_age(-remaining)),
     };
-    let limit = format!("drained by {until} at the latest");
+    let limit = limit_text(until);
     match member.message.contains(&limit) {
         true => {
             let with_remaining = format!("{limit} ({remaining})");
             member.message.replacen(&limit, &with_remaining, 1)
         }
         false => format!("{}, {limit} ({remaining})", member.message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn record_without_a_first_name_has_no_former_adapter() {
+        let adapters = |record: &str| {
+            let annotations = json!({ (keys::CONSIST_ADAPTER_IN_USE): record });
+            let service = json!({ "metadata": { "annotations": annotations } });
+            let service: Service = serde_json::from_value(service).unwrap();
+            (adapter(&service), former_adapters(&service))
+        };
+        let edge = Some("edge".to_owned());
+        assert_eq!(adapters(",edge"), (edge.clone(), vec![]));
+        assert_eq!(adapters("edge,slb"), (edge, vec!["slb".to_owned()]));
+        assert_eq!(adapters(""), (None, vec![]));
+    }
+
+    #[test]
+    fn only_a_drain_has_a_drain_limit() {
+        let until = Timestamp::UNIX_EPOCH;
+        let has_limit = |state: &str, message: &str| {
+            let member = WaitingMember {
+                state: state.to_owned(),
+                message: message.to_owned(),
+                until: Some(until),
+                ..WaitingMember::default()
+            };
+            let is_told = member_text(&member, until).contains("drained by");
+            assert_eq!(is_told, drain_limit(&member).is_some());
+            is_told
+        };
+        assert!(has_limit("Draining", "requests may still be open"));
+        assert!(has_limit("Absent", "requests may still arr…"));
+        let named = "requests may still arrive: drained by 1970-01-01T00:00:00Z at the latest";
+        assert!(has_limit("Absent", named));
+        let late = "traffic is on, and a call without an answer may still take it off";
+        assert!(!has_limit("Serving", late));
     }
 }

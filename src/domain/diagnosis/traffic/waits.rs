@@ -1,4 +1,4 @@
-//! Since when a Pod waits for its traffic, for metrics.
+//! Since when a Pod waits for its traffic: for metrics, and to recognise a report that is out of date.
 
 use jiff::{SignedDuration, Timestamp};
 
