@@ -145,6 +145,10 @@ async fn move_waits_for_a_former_adapter_that_is_removed() {
     })
     .await;
     scope.begin(&pods[0], "manual").await.unwrap();
+    wait::until("the Pod to leave the former load balancer", async || {
+        bed.guarded.serving(&scope.namespace) == pods[1..]
+    })
+    .await;
     bed.roll_out(&["guarded"]).await;
     bed.http.state().down = false;
     let report = web.until("the reason", |report| {
@@ -162,7 +166,7 @@ async fn move_waits_for_a_former_adapter_that_is_removed() {
     assert_eq!(in_use(&web).await, "edge,guarded");
     assert_eq!(
         bed.guarded.serving(&scope.namespace),
-        pods,
+        pods[1..],
         "nobody is taken off"
     );
     bed.roll_out(&[]).await;

@@ -140,7 +140,7 @@ impl Display for Waiting {
             add(f, format!("it is read again after {until}"))?;
         }
         match &self.error {
-            Some(error) => add(f, format!("the last call failed: {error}")),
+            Some(error) => add(f, format!("the last change failed: {error}")),
             None => Ok(()),
         }
     }
