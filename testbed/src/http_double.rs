@@ -76,6 +76,8 @@ pub struct HttpState {
     pub lost_replies: usize,
     /// The next `apply` is made after this time, and never answered.
     pub late: Option<std::time::Duration>,
+    /// Number of `apply` calls about employers of each namespace.
+    pub applies: std::collections::BTreeMap<String, usize>,
     /// Whether that call has been made.
     pub late_made: bool,
     /// `register` is answered with `Pending`, and nothing is stored.
@@ -273,6 +275,8 @@ async fn apply(Shared(state): Shared<State>, Json(request): Json<ApplyRequest>) 
     let late = {
         let mut state = state.lock();
         state.calls.apply += 1;
+        let namespace = request.employer.namespace.clone();
+        *state.applies.entry(namespace).or_default() += 1;
         if let Some(fault) = fault(&mut state) {
             return fault;
         }
