@@ -9,7 +9,9 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
-use traffic::plan::{LISTED, Mark, Memory, Next, Summary, View, marks, next_call};
+use traffic::plan::{
+    LISTED, Mark, Memory, Next, Place, Summary, View, mark_in_move, marks, next_call, places,
+};
 use traffic::{Adapter, AdapterError, Applied, Changes, Control, Employer};
 
 use super::super::ControllerContext;
@@ -48,6 +50,18 @@ pub struct Look<'a> {
     pub clock: &'a PlanClock,
     /// What the adapter is to the employer.
     pub role: Role,
+    /// What each former adapter does with the Pods, if this is the present one.
+    pub formers: Vec<FormerPlaces>,
+}
+
+/// What a former adapter did with each Pod at its last look, by UID.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FormerPlaces(pub BTreeMap<String, Place>);
+
+impl FormerPlaces {
+    fn place(&self, uid: &str) -> Place {
+        self.0.get(uid).copied().unwrap_or(Place::Unclear)
+    }
 }
 
 /// What an adapter is to an employer.
@@ -55,13 +69,17 @@ pub struct Look<'a> {
 pub enum Role {
     /// It manages the employer, and the marks of Pods follow it.
     Present {
-        /// Whether no Pod may be released yet, because another adapter may still send it requests.
-        hold: bool,
+        /// Whether other adapters may still send requests to Pods.
+        moves: bool,
+        /// Whether it had no members before this leader began the move.
+        is_new: bool,
     },
     /// It managed the employer before. Perhaps the present one does not serve in its place yet.
     Former {
-        /// Whether all its members go. Otherwise those stay that should serve, and no others are registered.
+        /// Whether all its members go. Otherwise those stay that should serve.
         retires: bool,
+        /// Whether Pods that should serve and do not are still registered: the present adapter has not served yet.
+        registers: bool,
     },
 }
 
@@ -75,6 +93,8 @@ pub struct LookResult {
     pub is_clean: bool,
     /// Whether every member that should serve does, as a read has told.
     pub is_settled: bool,
+    /// What a former adapter does with each Pod.
+    pub places: FormerPlaces,
 }
 
 impl LookResult {
@@ -85,6 +105,7 @@ impl LookResult {
             summary: Summary::default(),
             is_clean,
             is_settled: false,
+            places: FormerPlaces::default(),
         }
     }
 
@@ -179,6 +200,10 @@ impl Look<'_> {
         Ok(LookResult {
             wake,
             is_settled: summary.is_settled(&view, memory),
+            places: match self.is_former() {
+                true => FormerPlaces(places(&view, memory, self.now())),
+                false => FormerPlaces::default(),
+            },
             summary,
             is_clean,
         })
@@ -197,7 +222,10 @@ impl Look<'_> {
         let adapter = &*self.named.adapter;
         let drain = asked_drain_time(&self.seen.annotations).unwrap_or_default();
         let mut view = View::new(adapter, &self.seen, drain, inputs.collect());
-        view.registers = !self.is_former();
+        view.registers = match self.role {
+            Role::Present { .. } => true,
+            Role::Former { registers, .. } => registers,
+        };
         view
     }
 
@@ -415,15 +443,24 @@ impl Look<'_> {
 
     /// What the plan permits for each Pod, by UID.
     fn permitted_marks(&self, view: &View, memory: &Memory) -> BTreeMap<String, Mark> {
-        let mut marks = marks(view, memory, self.now());
-        if self.role == (Role::Present { hold: true }) {
-            for mark in marks.values_mut().filter(|mark| **mark == Mark::Release) {
-                let reason =
-                    "the adapter that managed the employer before may still send it requests";
-                *mark = Mark::Keep(reason.to_owned());
-            }
-        }
-        marks
+        let marks = marks(view, memory, self.now());
+        let Role::Present {
+            moves: true,
+            is_new,
+        } = self.role
+        else {
+            return marks;
+        };
+        let in_move = |(uid, mark): (String, Mark)| {
+            let formers: Vec<_> = self
+                .formers
+                .iter()
+                .map(|former| former.place(&uid))
+                .collect();
+            let mark = mark_in_move(view, memory, &uid, mark, &formers, is_new);
+            (uid, mark)
+        };
+        marks.into_iter().map(in_move).collect()
     }
 
     async fn write_marks(

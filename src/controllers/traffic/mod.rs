@@ -48,7 +48,7 @@ use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::traffic::names::{EmployerName, SERVICE};
 use crate::domain::traffic::report::EmployerReport;
 use call_limits::CallLimits;
-use look::{Look, LookResult, Role};
+use look::{FormerPlaces, Look, LookResult, Role};
 use mark_writes::MarkWrites;
 use object_writes::ObjectWrites;
 use plan_clock::PlanClock;
@@ -73,6 +73,12 @@ struct EmployerMemory {
     uid: String,
     /// What is known of the members, by adapter.
     plans: HashMap<String, Memory>,
+    /// What each former adapter did with the Pods at its last look.
+    places: HashMap<String, FormerPlaces>,
+    /// The adapter at which all Pods that should serve have done so. A former one registers no Pod from then on.
+    served: Option<String>,
+    /// The adapter that had no members before this leader recorded it.
+    begun: Option<String>,
     /// Pods with marks of this employer, as the last look saw them: their names, by UID. A Pod that is not managed any
     /// more leaves the cache, and must still be released.
     marked: BTreeMap<String, String>,
@@ -187,6 +193,10 @@ impl TrafficController {
         let deleting = employer.state.employer.deleting;
         let mut employer = Arc::clone(employer);
         if !deleting && !employer_writes::is_prepared(&employer, &chosen.name) {
+            let is_new = moves::in_use(&employer)
+                .names()
+                .all(|name| name != chosen.name);
+            memory.begun = is_new.then(|| chosen.name.clone());
             employer = match self.prepare(&employer, &chosen.name, memory).await? {
                 Some(prepared) => prepared,
                 None => return self.report_unprepared(&employer, chosen, memory).await,
@@ -196,21 +206,37 @@ impl TrafficController {
         let is_known =
             |name: &String| *name == chosen.name || record.names().any(|recorded| recorded == name);
         memory.plans.retain(|name, _| is_known(name)); // what was known in former times may be wrong
-        let formers = self.formers(&employer, &chosen.name);
+        memory.served.take_if(|served| *served != chosen.name);
+        memory.begun.take_if(|begun| *begun != chosen.name);
+        let formers = self.formers(&employer, chosen);
+        memory
+            .places
+            .retain(|name, _| formers.usable.contains(name));
         let mut plan = memory.plans.remove(&chosen.name).unwrap_or_default();
         let role = Role::Present {
-            hold: formers.hold(deleting),
+            moves: formers.hold(deleting),
+            is_new: memory.begun.as_ref() == Some(&chosen.name),
         };
-        let looked = self.look(&employer, chosen, &mut plan, role, memory).await;
+        let places = formers.places(&memory.places, deleting);
+        let looked = self
+            .look(&employer, chosen, &mut plan, (role, places), memory)
+            .await;
         memory.plans.insert(chosen.name.clone(), plan);
         let mut result = looked?;
+        for same in &formers.same {
+            let forgotten = self.forget_same(&employer, same, memory).await;
+            self.add_former(&employer.name, same, forgotten, &mut result)?;
+        }
         let settled = deleting || result.is_settled;
+        if settled {
+            memory.served = Some(chosen.name.clone());
+        }
         for (index, former) in formers.usable.iter().enumerate() {
             // They go one after the other. Those that do not go yet keep their members as the Pods need.
             let retires = settled && index == 0;
-            let looked = self
-                .look_at_former(&employer, chosen, former, retires, memory)
-                .await;
+            let registers = memory.served.as_ref() != Some(&chosen.name);
+            let role = Role::Former { retires, registers };
+            let looked = self.look_at_former(&employer, former, role, memory).await;
             self.add_former(&employer.name, former, looked, &mut result)?;
         }
         if let Some(error) = formers.unknown_error().filter(|_| !deleting) {
@@ -265,12 +291,12 @@ impl TrafficController {
         employer: &CachedEmployer,
         named: &NamedAdapter,
         plan: &mut Memory,
-        role: Role,
+        (role, formers): (Role, Vec<FormerPlaces>),
         memory: &mut EmployerMemory,
     ) -> Result<LookResult, ReconcileOutcome> {
         // What somebody else has registered goes as the Pods need, whoever manages the employer.
         let observes = named.adapter.settings().control == Control::Observes;
-        let retires = role == Role::Former { retires: true } && !observes;
+        let retires = matches!(role, Role::Former { retires: true, .. }) && !observes;
         let seen = Employer {
             deleting: employer.state.employer.deleting || retires,
             ..employer.state.employer.clone()
@@ -284,6 +310,7 @@ impl TrafficController {
             named,
             clock: &self.clock,
             role,
+            formers,
         };
         look.run(plan, &mut memory.marked, &mut memory.mark_writes)
             .await

@@ -1,10 +1,13 @@
 //! Moves of employers from one adapter to another: the new one registers all members before the former one removes its
 //! own.
 
+use std::collections::HashMap;
+
 use tokio::time::Instant;
 use traffic::Adapter;
 
-use super::look::{LookResult, Role};
+use super::super::cache_waits::UNSYNCED_RETRY;
+use super::look::{FormerPlaces, LookResult, Role};
 use super::{EmployerMemory, MIN_RETRY, TrafficController};
 use crate::api::keys;
 use crate::cluster::traffic::adapters::NamedAdapter;
@@ -26,10 +29,32 @@ impl TrafficController {
     }
 
     /// The adapters whose members must go, because `chosen` manages the employer now.
-    pub(super) fn formers(&self, employer: &CachedEmployer, chosen: &str) -> Formers {
-        let formers = in_use(employer).formers(chosen).map(str::to_owned);
-        let (usable, unknown) = formers.partition(|name| self.usable(employer, name).is_some());
-        Formers { usable, unknown }
+    pub(super) fn formers(&self, employer: &CachedEmployer, chosen: &NamedAdapter) -> Formers {
+        let backend = chosen.adapter.backend();
+        let mut formers = Formers::default();
+        for name in in_use(employer).formers(&chosen.name) {
+            let list = match self.usable(employer, name) {
+                None => &mut formers.unknown,
+                Some(former) if !backend.is_empty() && former.adapter.backend() == backend => {
+                    &mut formers.same
+                }
+                Some(_) => &mut formers.usable,
+            };
+            list.push(name.to_owned());
+        }
+        formers
+    }
+
+    /// Forgets a former adapter whose members are those of the present one.
+    pub(super) async fn forget_same(
+        &self,
+        employer: &CachedEmployer,
+        former: &str,
+        memory: &mut EmployerMemory,
+    ) -> Result<Option<LookResult>, ReconcileOutcome> {
+        memory.plans.remove(former);
+        self.forget_former(employer, former).await?;
+        Ok(Some(LookResult::with_clean(true)))
     }
 
     /// The adapter with this name. Whoever may write the employer can write any name into its annotation.
@@ -45,35 +70,31 @@ impl TrafficController {
     pub(super) async fn look_at_former(
         &self,
         employer: &CachedEmployer,
-        chosen: &NamedAdapter,
         former: &str,
-        retires: bool,
+        role: Role,
         memory: &mut EmployerMemory,
     ) -> Result<Option<LookResult>, ReconcileOutcome> {
         let Some(named) = self.usable(employer, former).cloned() else {
             return Ok(None);
         };
-        let backend = named.adapter.backend();
-        let is_same = !backend.is_empty() && backend == chosen.adapter.backend();
-        if is_same && !retires {
-            return Ok(None);
-        }
-        if is_same {
-            // Its members are those of the present adapter.
-            memory.plans.remove(former);
-            self.forget_former(employer, former).await?;
-            return Ok(Some(LookResult::with_clean(true)));
-        }
         let mut plan = memory.plans.remove(former).unwrap_or_default();
-        let role = Role::Former { retires };
-        let looked = self.look(employer, &named, &mut plan, role, memory).await;
+        let looked = self
+            .look(employer, &named, &mut plan, (role, Vec::new()), memory)
+            .await;
         memory.plans.insert(former.to_owned(), plan);
         let mut looked = looked?;
-        looked.is_clean &= retires;
+        looked.is_clean &= matches!(role, Role::Former { retires: true, .. });
+        let places = std::mem::take(&mut looked.places);
+        if memory.places.get(former) != Some(&places) {
+            // The present adapter decides about marks, and was looked at before.
+            let again = [UNSYNCED_RETRY].into_iter().chain(looked.wake);
+            looked.wake = again.min();
+            memory.places.insert(former.to_owned(), places);
+        }
         if looked.is_clean {
             memory.plans.remove(former);
             self.forget_former(employer, former).await?;
-            if let Some(plan) = memory.plans.get_mut(&chosen.name) {
+            for plan in memory.plans.values_mut() {
                 plan.read_again(); // two addresses may lead to one load balancer
             }
         }
@@ -108,7 +129,10 @@ impl TrafficController {
 }
 
 /// The adapters that may have members besides the present one.
+#[derive(Default)]
 pub(super) struct Formers {
+    /// Those that lead to the load balancer of the present one.
+    pub same: Vec<String>,
     /// Those that are configured, in the order in which they go.
     pub usable: Vec<String>,
     /// Those that are not configured any more, or not for this employer.
@@ -120,6 +144,20 @@ impl Formers {
     /// is not configured when the employer is deleted.
     pub fn hold(&self, deleting: bool) -> bool {
         !self.usable.is_empty() || !deleting && !self.unknown.is_empty()
+    }
+
+    /// What each of them does with the Pods. Nothing is known of those that can't be asked.
+    pub fn places(
+        &self,
+        known: &HashMap<String, FormerPlaces>,
+        deleting: bool,
+    ) -> Vec<FormerPlaces> {
+        let asked = self.usable.iter();
+        let asked = asked.map(|name| known.get(name).cloned().unwrap_or_default());
+        let unknown = self.unknown.iter().filter(|_| !deleting);
+        asked
+            .chain(unknown.map(|_| FormerPlaces::default()))
+            .collect()
     }
 
     /// Why the move waits, if one of them can't be asked.

@@ -24,6 +24,7 @@
 //! | `succession` | whether Pods that are not selected any more stay until others serve |
 //! | `open` | the members that are not as they should be, each with its next step: `next`, `marks` and `summary` follow it |
 //! | `marks` | what each Pod's state permits: protect, release or keep |
+//! | `places` | what several load balancers do with a Pod during a move |
 //! | `waiting` | an open member in words |
 //! | `summary` | counts and waiting members, for the status of the employer |
 
@@ -39,6 +40,7 @@ mod memory;
 mod next;
 mod observed;
 mod open;
+mod places;
 mod reach;
 mod step;
 mod succession;
@@ -52,6 +54,7 @@ mod waiting;
 pub use marks::{Mark, marks};
 pub use memory::Memory;
 pub use next::{Next, next_call};
+pub use places::{Place, mark_in_move, places};
 pub use step::Stay;
 pub use summary::{LISTED, Summary};
 pub use view::{PodInput, View};

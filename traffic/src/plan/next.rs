@@ -141,6 +141,8 @@ impl Waits {
         let confirms = memory.first_observed == Some(observed);
         let confirmation = confirms.then(|| later(observed, settings.timeout * 2));
         let lost = memory.members.values();
+        // A group that could not be read is tried again after its own pause.
+        let lost = lost.filter(|known| !memory.unreadable.contains_key(&known.member.key.group));
         let lost = lost.filter_map(|known| known.late.until()).min();
         let reads = poll.into_iter().chain(resync).chain(confirmation);
         reads.chain(lost).min()

@@ -95,6 +95,7 @@ impl World {
 
     pub fn check_marks(&mut self, view: &View) {
         for (uid, mark) in marks(view, &self.memory, self.now) {
+            self.check_mark_in_move(view, &uid, &mark);
             let input = &self.pods[&uid];
             assert!(view.refused.is_none() || matches!(mark, Mark::Keep(_)));
             let of_pod = |entry: &&Entry| {

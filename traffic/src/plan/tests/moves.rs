@@ -1,10 +1,12 @@
 //! Moves of the employer to another load balancer.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::balancer::Balancer;
 use super::world::World;
-use crate::plan::Memory;
+use crate::plan::{Mark, Memory, Place, View, mark_in_move, places};
 use crate::{Control, Member};
 
 /// A load balancer with members of the employer that another one manages now.
@@ -28,6 +30,8 @@ impl World {
             }
             other.balancer.make_delayed(&mut self.random, self.now);
             other.memory = Memory::default();
+            self.places = BTreeMap::new();
+            self.is_new = false;
         }
     }
 
@@ -36,8 +40,14 @@ impl World {
         match self.control {
             // Somebody else registers members and removes them.
             Control::Observes => {}
-            _ if self.other.is_some() => self.swap(),
+            _ if self.other.is_some() => {
+                self.swap();
+                self.is_new = false;
+                (self.served, self.places) = (false, BTreeMap::new());
+            }
             _ => {
+                self.is_new = true;
+                (self.served, self.places) = (false, BTreeMap::new());
                 let mut balancer = Balancer::new(self.random.below(60), self.control);
                 balancer.tells_pods = self.balancer.tells_pods; // Pods may be unknown only if both tell
                 std::mem::swap(&mut self.balancer, &mut balancer);
@@ -62,6 +72,7 @@ impl World {
         let mut view = self.view();
         let wake = self.call(&mut view);
         let is_clean = retires && self.memory.is_empty();
+        self.places = places(&view, &self.memory, self.now);
         (self.former, self.retires) = (false, false);
         self.swap();
         if is_clean {
@@ -72,6 +83,38 @@ impl World {
             return Some(self.now + SignedDuration::from_secs(1));
         }
         wake
+    }
+
+    /// During a move, what both load balancers do with a Pod decides about its mark.
+    pub fn check_mark_in_move(&mut self, view: &View, uid: &str, mark: &Mark) {
+        let Some(other) = self.other.as_ref() else {
+            return;
+        };
+        let place = self.places.get(uid).copied();
+        let formers = [place.unwrap_or(Place::Unclear)];
+        let mark = mark_in_move(view, &self.memory, uid, mark.clone(), &formers, self.is_new);
+        let input = &self.pods[uid];
+        let both = [&self.balancer, &other.balancer];
+        let mut entries = both.into_iter().flat_map(|all| all.entries.values());
+        match mark {
+            Mark::Protect => {
+                let addresses = &input.pod.addresses;
+                let serves =
+                    entries.any(|e| e.serves() && addresses.contains(&e.member.key.address));
+                assert!(serves, "{uid} is not on traffic");
+                self.protected.insert(uid.to_owned());
+            }
+            Mark::Release => {
+                let should_serve = view.should_serve(uid);
+                let on = entries.find(|entry| {
+                    let counts = !should_serve || entry.serves();
+                    entry.owner == uid && counts && !input.ended
+                });
+                assert!(on.is_none(), "{uid} is on traffic: {on:?}");
+                self.protected.remove(uid);
+            }
+            Mark::Keep(reason) => assert!(!reason.is_empty()),
+        }
     }
 
     /// A Pod that should serve does not leave the former load balancer before it serves at the present one, or at another
@@ -131,7 +174,11 @@ fn former_load_balancer_is_kept_as_the_pods_need_while_the_present_one_is_down()
     }
     let former = &world.other.as_ref().unwrap().balancer;
     let left: Vec<_> = former.entries.values().map(|entry| &entry.owner).collect();
-    assert_eq!(left, [&uids[1]]);
+    assert_eq!(
+        left,
+        [&uids[1], &uids[2]],
+        "a Pod that comes back serves there"
+    );
     world.balancer.down = false;
     for _ in 0..6 {
         world.now += SignedDuration::from_secs(11);
@@ -140,4 +187,41 @@ fn former_load_balancer_is_kept_as_the_pods_need_while_the_present_one_is_down()
     assert!(world.other.is_none());
     let serving: Vec<_> = world.balancer.entries.values().map(|e| &e.owner).collect();
     assert_eq!(serving, [&uids[1], &uids[2]]);
+}
+
+/// A Pod that comes back while the move fails has no member anywhere. It does not keep the protection by which it would
+/// count as available, and gets it again when it serves at the former load balancer.
+#[test]
+fn pod_that_comes_back_in_a_move_is_protected_when_it_serves() {
+    let (mut world, uid) = super::cases::world_of_one(Control::Drains);
+    world.look();
+    assert!(world.protected.contains(&uid));
+    world.move_to_another();
+    world.balancer.down = true;
+    world.pods.get_mut(&uid).unwrap().pod.on = false;
+    for _ in 0..6 {
+        world.now += SignedDuration::from_secs(11);
+        world.look();
+    }
+    let former = |world: &World| world.other.as_ref().unwrap().balancer.entries.len();
+    assert_eq!(former(&world), 0);
+    world.pods.get_mut(&uid).unwrap().pod.on = true;
+    world.now += SignedDuration::from_secs(1);
+    let view = world.view();
+    let mark = crate::plan::marks(&view, &world.memory, world.now).remove(&uid);
+    let formers = [world.places[&uid]];
+    let mark = mark_in_move(
+        &view,
+        &world.memory,
+        &uid,
+        mark.unwrap(),
+        &formers,
+        world.is_new,
+    );
+    assert_eq!(mark, Mark::Release, "it serves nowhere");
+    for _ in 0..3 {
+        world.now += SignedDuration::from_secs(11);
+        world.look();
+    }
+    assert_eq!((former(&world), world.protected.contains(&uid)), (1, true));
 }

@@ -33,6 +33,12 @@ pub struct World {
     pub other: Option<Former>,
     /// Whether the former adapter is looked at, and whether its members go.
     pub former: bool,
+    /// Whether the present adapter has served since the move.
+    pub served: bool,
+    /// Whether the present load balancer had no members before this leader began the move.
+    pub is_new: bool,
+    /// What the former adapter did with each Pod at its last look.
+    pub places: BTreeMap<String, Place>,
     pub retires: bool,
     pub calls: usize,
     pub protected: BTreeSet<String>,
@@ -56,6 +62,9 @@ impl World {
             memory: Memory::default(),
             other: None,
             former: false,
+            served: false,
+            is_new: false,
+            places: BTreeMap::new(),
             retires: false,
             calls: 0,
             protected: BTreeSet::new(),
@@ -86,7 +95,7 @@ impl World {
             refuses: self.refuses,
         };
         let mut view = View::new(&model, &self.employer(), None, pods.collect());
-        view.registers = !self.former;
+        view.registers = !self.former || !self.served;
         view
     }
 
@@ -133,6 +142,7 @@ impl World {
         self.check_marks(&view);
         let summary = Summary::of(&view, &self.memory, self.now);
         let retires = self.deleting || summary.is_settled(&view, &self.memory);
+        self.served |= retires;
         let again = self.look_at_former(retires);
         wake.into_iter().chain(again).min()
     }
