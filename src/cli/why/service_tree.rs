@@ -76,7 +76,7 @@ fn service_node(all: &ServiceDiagnosis, now: Timestamp) -> TreeNode {
     let formers = &all.service.former_adapters;
     states.extend((!formers.is_empty()).then(|| {
         format!(
-            "being moved from adapter {}: no Pod is released before the move ends",
+            "being moved from adapter {}: no Pod is released before both load balancers have let it go",
             formers.join(", ")
         )
     }));

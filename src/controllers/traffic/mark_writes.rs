@@ -233,8 +233,12 @@ fn wanted_marks(view: &View, employer: &EmployerName, pod: &Pod, mark: &Mark) ->
         // A Pod that serves already would lose its availability until it has the finalizer.
         (true, false) => present.expected || !pod.is_available(),
         (true, true) => true,
-        // While the employer is refused, a Pod that waits for it does not become available without traffic.
-        (false, protected) => present.expected && (protected || stays),
+        // While the employer is refused, a Pod that waits for it does not become available without traffic. A Pod that has
+        // left the selection may still get requests: by the expectation, the next operation protects it.
+        (false, protected) => {
+            let may_be_on = matches!(mark, Mark::Keep(_)) && !view.deleting;
+            present.expected && (protected || stays || may_be_on)
+        }
     };
     PodMarks {
         expected,

@@ -198,8 +198,9 @@ fn reported(
 /// Why a move to another adapter keeps the Pod, if it does.
 fn held_by_move(pod: &Pod, formers: &[String]) -> Option<String> {
     let names = formers.join(", ");
-    (is_leaving(pod) && !formers.is_empty())
-        .then(|| format!("no Pod is released before the move from adapter {names} ends"))
+    (is_leaving(pod) && !formers.is_empty()).then(|| {
+        format!("it is not released before adapter {names}, which managed it before, has let it go")
+    })
 }
 
 /// What a report says that does not name the Pod.
@@ -355,7 +356,8 @@ mod tests {
                 .says
                 .join("; ")
         };
-        let held = "no Pod is released before the move from adapter endpoints ends";
+        let held =
+            "it is not released before adapter endpoints, which managed it before, has let it go";
         let terminating = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
         assert!(says(&pod(terminating)).contains(held));
         assert!(
