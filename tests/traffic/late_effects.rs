@@ -80,6 +80,10 @@ async fn changes_without_an_effect_are_told_and_repeated_after_pauses() {
         // Without pauses there are about 20.
         assert!(calls <= 8, "{calls} calls in 20 s");
     };
+    // Long enough for reads to show that nothing drains.
+    let drain = json!({ (keys::CONSIST_DRAIN_SECONDS): "300" });
+    web.edit(json!({ "metadata": { "annotations": drain } }))
+        .await;
     bed.http.state().ignores_drains = true;
     scope.begin(&pods[0], ID).await.unwrap();
     is_told("still lists it as serving").await;

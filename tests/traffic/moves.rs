@@ -11,7 +11,7 @@ use testbed::wait;
 use crate::bed::{TrafficBed, alone};
 use crate::fixtures::{Employer, names, serving_by};
 use crate::policies::Policy;
-use crate::sets::Set;
+use crate::sets::{Set, label};
 
 /// The annotation that chooses an adapter.
 fn adapter(name: &str) -> Value {
@@ -332,4 +332,57 @@ async fn pod_that_drains_behind_endpoints_is_not_released_by_a_move() {
         .await;
     web.marks(&pods[0], (true, false)).await;
     wait::until("the record", async || in_use(&web).await == "edge").await;
+}
+
+/// A Pod leaves the former load balancer while the move fails, and comes back. It is not available before it serves there
+/// again, so that a rule does not let the last serving Pod go.
+#[tokio::test]
+async fn pod_that_comes_back_in_a_failing_move_is_available_when_it_serves() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-back").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    let pods = names(&set).await;
+    move_to_one_that_is_down(bed, &web).await;
+    scope.lose_readiness(&pods[0]).await;
+    wait::until("the Pod to leave the former load balancer", async || {
+        bed.http.serving(&scope.namespace) == pods[1..]
+    })
+    .await;
+    bed.http.state().refused_pods = [pods[0].clone()].into();
+    scope.become_ready(&pods[0]).await;
+    web.marks(&pods[0], (true, false)).await;
+    let back = scope.get(&pods[0]).await;
+    assert!(label(&back, keys::SERVICE_AVAILABLE).is_none());
+    bed.http.state().refused_pods.clear();
+    web.marks(&pods[0], (true, true)).await;
+    assert_eq!(bed.http.serving(&scope.namespace), pods);
+    scope.resume_kubelet(&pods[0]).await;
+    bed.guarded.state().down = false;
+    wait::until("the move", async || {
+        bed.guarded.serving(&scope.namespace) == pods && in_use(&web).await == "guarded"
+    })
+    .await;
+}
+
+/// Two adapters of one load balancer have the same members. A member that does not get healthy does not hold operations.
+#[tokio::test]
+async fn move_between_adapters_of_one_load_balancer_holds_no_operation() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-same-pending").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    let pods = names(&set).await;
+    bed.http.state().pending_groups.insert("admin".to_owned());
+    let ports = json!([
+        { "name": "http", "port": 80, "targetPort": 8080 },
+        { "name": "admin", "port": 81, "targetPort": 8081 },
+    ]);
+    web.edit(json!({ "spec": { "ports": ports } })).await;
+    web.until("the second port", |report| report.pending == 2)
+        .await;
+    web.edit(adapter("passing")).await;
+    web.until("the adapter", |report| report.adapter == "passing")
+        .await;
+    scope.begin(&pods[0], "manual").await.unwrap();
+    web.marks(&pods[0], (true, false)).await;
+    assert_eq!(in_use(&web).await, "passing");
 }

@@ -1,5 +1,6 @@
 //! Services that select other Pods than before.
 
+use operating::api::keys;
 use serde_json::json;
 use testbed::wait;
 
@@ -42,4 +43,41 @@ async fn former_pods_serve_until_the_selected_ones_do() {
     bed.http.state().refused_pods.clear();
     web.consistent(3).await;
     assert_eq!(serving(), green);
+}
+
+/// One of two ports does not get healthy: the Pod gets requests and is not protected. When the selector leaves it, an
+/// operation still waits until it is off.
+#[tokio::test]
+async fn operation_waits_for_an_unprotected_pod_that_left_the_selection() {
+    let (bed, _alone) = crate::bed::alone().await;
+    let scope = bed.bed.scope("traffic-left-half").await;
+    bed.http.state().pending_groups.insert("admin".to_owned());
+    let mut part = edge();
+    part["metadata"]["annotations"][keys::CONSIST_DRAIN_SECONDS] = json!("3600");
+    part["spec"] = json!({
+        "selector": { "app": "blue" },
+        "ports": [
+            { "name": "http", "port": 80, "targetPort": 8080 },
+            { "name": "admin", "port": 81, "targetPort": 8081 },
+        ],
+    });
+    let web = Employer::new(&scope, "web", part).await;
+    let blue = Set::unsettled(&scope, "blue", 1, json!({})).await;
+    let _green = Set::new(&scope, "green", 1, json!({})).await;
+    web.until("the members", |r| (r.registered, r.pending) == (1, 1))
+        .await;
+    let blue = names(&blue).await;
+    bed.http.state().connections = 3;
+    web.edit(json!({ "spec": { "selector": { "app": "green" } } }))
+        .await;
+    web.until("the change", |report| {
+        let mut waiting = report.waiting.iter();
+        waiting.any(|waiting| waiting.message.starts_with("traffic stays on"))
+    })
+    .await;
+    let begun = scope.begin(&blue[0], "manual").await.unwrap();
+    assert!(web.protects(&begun), "{begun:?}");
+    bed.http.state().connections = 0;
+    web.marks(&blue[0], (false, false)).await;
+    assert!(!bed.http.serving(&scope.namespace).contains(&blue[0]));
 }
