@@ -120,3 +120,48 @@ fn pod_is_released_at_once_after_a_registration_that_was_not_made() {
     let mark = |world: &World| marks(&view, &world.memory, world.now).remove(&uid);
     assert_eq!(mark(&world), Some(Mark::Release));
 }
+
+/// A lost change in a group that can't be read is read again after the pauses of the group, and not without a pause.
+#[test]
+fn lost_change_in_an_unreadable_group_is_read_after_pauses() {
+    let (mut world, _) = world_of_one(Control::Drains);
+    let view = world.view();
+    world.memory.begin_look(&view, world.now);
+    let nothing = || Ok(crate::Observation::default());
+    world
+        .memory
+        .observed(&view, nothing(), world.now, world.now);
+    let Next::Apply(changes) = next_call(&view, &world.memory, 1, true, world.now) else {
+        panic!("nothing is registered");
+    };
+    let lost = changes.all_failed(&AdapterError::Transient("no answer".to_owned()));
+    world.memory.applied(&view, &changes, lost, world.now);
+    let group = changes.register[0].key.group.clone();
+    let (end, mut reads) = (world.now + Duration::from_secs(600), 0);
+    while world.now < end {
+        world.memory.begin_look(&view, world.now);
+        for calls in 0.. {
+            match next_call(&view, &world.memory, calls, calls > 0, world.now) {
+                Next::Observe => {
+                    let error = AdapterError::Transient("busy".to_owned());
+                    let observation = crate::Observation {
+                        unreadable_groups: vec![(group.clone(), error)],
+                        ..crate::Observation::default()
+                    };
+                    reads += 1;
+                    world
+                        .memory
+                        .observed(&view, Ok(observation), world.now, world.now);
+                }
+                Next::Apply(changes) => panic!("{changes:?}"),
+                Next::Wait(until) => {
+                    let soon = world.now + Duration::from_millis(50);
+                    world.now = until.unwrap_or(end).max(soon);
+                    break;
+                }
+            }
+        }
+    }
+    // The longest pause is 10 s.
+    assert!((60..80).contains(&reads), "{reads} reads in 600 s");
+}
