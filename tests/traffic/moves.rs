@@ -6,6 +6,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
+use testbed::pods::is_ready;
 use testbed::wait;
 
 use crate::bed::{TrafficBed, alone};
@@ -348,9 +349,14 @@ async fn pod_that_comes_back_in_a_failing_move_is_available_when_it_serves() {
         bed.http.serving(&scope.namespace) == pods[1..]
     })
     .await;
+    web.marks(&pods[0], (true, false)).await;
     bed.http.state().refused_pods = [pods[0].clone()].into();
     scope.become_ready(&pods[0]).await;
-    web.marks(&pods[0], (true, false)).await;
+    scope.until_pod(&pods[0], "Ready", is_ready).await;
+    web.until("the refusal", |report| {
+        report.last_error.is_some() && report.adapter == "guarded"
+    })
+    .await;
     let back = scope.get(&pods[0]).await;
     assert!(label(&back, keys::SERVICE_AVAILABLE).is_none());
     bed.http.state().refused_pods.clear();
@@ -385,4 +391,36 @@ async fn move_between_adapters_of_one_load_balancer_holds_no_operation() {
     scope.begin(&pods[0], "manual").await.unwrap();
     web.marks(&pods[0], (true, false)).await;
     assert_eq!(in_use(&web).await, "passing");
+}
+
+/// The edit that moves the Service also makes `endpoints` refuse it. The Pods that drain there still have their time.
+#[tokio::test]
+async fn pod_drains_at_a_former_adapter_that_refuses_the_service_now() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-refused-drain").await;
+    let drain = json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): "3600" } } });
+    let web = Employer::new(&scope, "web", drain).await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let pods = names(&set).await;
+    for pod in &pods {
+        web.marks(pod, (true, true)).await;
+    }
+    scope.begin(&pods[0], "manual").await.unwrap();
+    web.until("the drain", |report| report.draining == 1).await;
+    let mut part = adapter("edge");
+    part["spec"] = json!({
+        "publishNotReadyAddresses": true,
+        "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }],
+    });
+    web.edit(part).await;
+    wait::until("the other Pod to move", async || {
+        bed.http.serving(&scope.namespace) == pods[1..]
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(web.protects(&scope.get(&pods[0]).await));
+    web.edit(json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): "1" } } }))
+        .await;
+    web.marks(&pods[0], (true, false)).await;
+    wait::until("the record", async || in_use(&web).await == "edge").await;
 }

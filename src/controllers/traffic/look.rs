@@ -184,7 +184,8 @@ impl Look<'_> {
         if let Some(error) = written.error {
             summary.last_error.get_or_insert(error);
         }
-        wake = wake.into_iter().chain(written.again).min();
+        let drained = self.refused_wake(&view, memory);
+        wake = wake.into_iter().chain(written.again).chain(drained).min();
         let is_marked = |pod: &&Arc<Pod>| PodMarks::of(name, pod).any();
         let with_marks = pods.values().filter(is_marked);
         let with_marks = with_marks.map(|pod| &pod.metadata);
@@ -233,17 +234,33 @@ impl Look<'_> {
         matches!(self.role, Role::Former { .. })
     }
 
-    /// Whether no protected Pod that should not serve may still get requests.
+    /// Whether no protected Pod that should not serve may still get requests. If the adapter refuses the employer, it is not
+    /// asked, and the Pods drain from the time when they went off.
     fn all_drained(&self, view: &View, memory: &Memory) -> bool {
-        if view.refused.is_some() {
-            return true; // it does not manage the employer
-        }
         let marks = marks(view, memory, self.now());
-        let mut waiting = view.pods.keys().filter(|uid| {
-            let is_off = view.is_protected(uid) && !view.should_serve(uid);
-            is_off && marks.get(*uid) != Some(&Mark::Release)
-        });
-        waiting.next().is_none()
+        let is_refused = view.refused.is_some();
+        let off = view.pods.keys();
+        let mut off = off.filter(|uid| view.is_protected(uid) && !view.should_serve(uid));
+        off.all(|uid| match is_refused {
+            true => self.refused_drain(view, memory, uid).is_zero(),
+            false => marks.get(uid) == Some(&Mark::Release),
+        })
+    }
+
+    /// How long a Pod that went off still drains at an adapter that refuses the employer.
+    fn refused_drain(&self, view: &View, memory: &Memory, uid: &str) -> Duration {
+        let turned = memory.turned_at(uid).unwrap_or(self.now());
+        let passed = Duration::try_from(self.now().duration_since(turned)).unwrap_or_default();
+        view.drain_time.saturating_sub(passed)
+    }
+
+    /// When a former adapter that refuses the employer has nothing to drain any more.
+    fn refused_wake(&self, view: &View, memory: &Memory) -> Option<Duration> {
+        let off = view.pods.keys();
+        let off = off.filter(|uid| view.is_protected(uid) && !view.should_serve(uid));
+        let left = off.map(|uid| self.refused_drain(view, memory, uid)).max();
+        let waits = self.is_former() && view.refused.is_some();
+        left.filter(|left| waits && !left.is_zero())
     }
 
     /// Makes the calls that are due. Returns the time until the next look.
