@@ -440,7 +440,7 @@ impl Look<'_> {
         }
     }
 
-    /// Lets Pods that do not serve yet wait for traffic, and Pods that have left the selection not. This comes before the calls, which can take long: such a Pod would
+    /// Lets Pods that do not serve yet wait for traffic. This comes before the calls, which can take long: such a Pod would
     /// become available meanwhile. Returns whether a Pod has changed.
     async fn expect(
         &self,

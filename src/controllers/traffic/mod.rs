@@ -193,9 +193,7 @@ impl TrafficController {
         let deleting = employer.state.employer.deleting;
         let mut employer = Arc::clone(employer);
         if !deleting && !employer_writes::is_prepared(&employer, &chosen.name) {
-            let is_new = moves::in_use(&employer)
-                .names()
-                .all(|name| name != chosen.name);
+            let is_new = self.is_new(&employer, chosen);
             memory.begun = is_new.then(|| chosen.name.clone());
             employer = match self.prepare(&employer, &chosen.name, memory).await? {
                 Some(prepared) => prepared,
@@ -212,7 +210,11 @@ impl TrafficController {
         memory
             .places
             .retain(|name, _| formers.usable.contains(name));
-        let mut plan = memory.plans.remove(&chosen.name).unwrap_or_default();
+        let same = formers.same.first();
+        let known = memory.plans.remove(&chosen.name);
+        // What is known of its members under another name, such as lost calls.
+        let known = known.or_else(|| memory.plans.remove(same?));
+        let mut plan = known.unwrap_or_default();
         let role = Role::Present {
             moves: formers.hold(deleting),
             is_new: memory.begun.as_ref() == Some(&chosen.name),

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use tokio::time::Instant;
-use traffic::Adapter;
+use traffic::{Adapter, Control};
 
 use super::super::cache_waits::UNSYNCED_RETRY;
 use super::look::{FormerPlaces, LookResult, Role};
@@ -45,6 +45,15 @@ impl TrafficController {
         formers
     }
 
+    /// Whether an adapter has no members of an employer that is managed already, because another one has managed it.
+    pub(super) fn is_new(&self, employer: &CachedEmployer, chosen: &NamedAdapter) -> bool {
+        let record = in_use(employer);
+        let is_listed = record.names().any(|name| name == chosen.name);
+        let observes = chosen.adapter.settings().control == Control::Observes;
+        let same = !self.formers(employer, chosen).same.is_empty();
+        record.present().is_some() && !is_listed && !observes && !same
+    }
+
     /// Forgets a former adapter whose members are those of the present one.
     pub(super) async fn forget_same(
         &self,
@@ -77,6 +86,8 @@ impl TrafficController {
         let Some(named) = self.usable(employer, former).cloned() else {
             return Ok(None);
         };
+        // What it did before may not be so any more, if this look fails.
+        let before = memory.places.remove(former);
         let mut plan = memory.plans.remove(former).unwrap_or_default();
         let looked = self
             .look(employer, &named, &mut plan, (role, Vec::new()), memory)
@@ -85,12 +96,12 @@ impl TrafficController {
         let mut looked = looked?;
         looked.is_clean &= matches!(role, Role::Former { retires: true, .. });
         let places = std::mem::take(&mut looked.places);
-        if memory.places.get(former) != Some(&places) {
+        if before.as_ref() != Some(&places) {
             // The present adapter decides about marks, and was looked at before.
             let again = [UNSYNCED_RETRY].into_iter().chain(looked.wake);
             looked.wake = again.min();
-            memory.places.insert(former.to_owned(), places);
         }
+        memory.places.insert(former.to_owned(), places);
         if looked.is_clean {
             memory.plans.remove(former);
             self.forget_former(employer, former).await?;

@@ -24,6 +24,8 @@ impl TrafficController {
         memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
         memory.plans.clear();
+        memory.places.clear();
+        (memory.served, memory.begun) = (None, None);
         let marked = pods::marked_pods(&self.context, &employer.name);
         match self.release_pods(&employer.name, marked, memory).await? {
             Released::All => {

@@ -20,7 +20,7 @@ pub(super) fn departure(
     now: Timestamp,
 ) -> Option<Step> {
     if known.presence == Presence::Absent {
-        return late_step(known.late.on);
+        return late_step(known.late.on());
     }
     let uid = &known.member.pod.uid;
     if !uid.is_empty() && !view.pods.contains_key(uid) && !view.gone.contains(uid) {
@@ -31,6 +31,8 @@ pub(super) fn departure(
     }
     let behind = view.pod_behind(&known.member);
     let has_ended = view.gone.contains(uid) || behind.is_some_and(|input: &PodInput| input.ended);
+    // A late registration may be for another Pod, which has the address now.
+    let has_ended = has_ended && known.late.on().is_none();
     let control = view.settings.control;
     let drained_at = match has_ended {
         true => known.since,
@@ -59,8 +61,8 @@ pub(super) fn departure(
             poll: true,
         },
         // It may get requests again, which the removal would cut off.
-        Presence::Draining { .. } if known.late.on.is_some() && !has_ended => Step::Wait {
-            until: known.late.on,
+        Presence::Draining { .. } if known.late.on().is_some() => Step::Wait {
+            until: known.late.on(),
             poll: false,
         },
         Presence::Draining { .. } if now >= drained_at || known.is_idle() => Step::Deregister,

@@ -91,6 +91,8 @@ impl Known {
 pub(super) struct KnownPod {
     /// Whether it should serve.
     pub should_serve: bool,
+    /// Whether somebody may wait until it is off traffic.
+    pub protected: bool,
     /// Where it should serve.
     pub planned: BTreeSet<MemberKey>,
     /// Since when that is known.

@@ -61,7 +61,8 @@ impl Memory {
 
     /// Whether no member is registered, as far as a complete read tells.
     pub fn is_empty(&self) -> bool {
-        let absent = |known: &Known| known.presence == Presence::Absent && known.late.on.is_none();
+        let absent =
+            |known: &Known| known.presence == Presence::Absent && known.late.on().is_none();
         let complete = self.observed.is_some() && self.unreadable.is_empty() && !self.must_observe;
         complete && self.members.values().all(absent)
     }

@@ -28,7 +28,8 @@ pub fn places(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, 
         let place = match mark {
             // An adapter that registers nobody lacks no member.
             Mark::Protect if memory.does_serve(view, &uid) => Place::On,
-            Mark::Release => Place::Off,
+            // A Pod that nobody protects may be on and off again before the next look.
+            Mark::Release if view.is_protected(&uid) => Place::Off,
             _ => Place::Unclear,
         };
         (uid, place)

@@ -26,9 +26,8 @@ impl<'a> Reach<'a> {
                 uid => reach.by_uid.entry(uid).or_default(),
             };
             list.push(known);
-            let late = &known.late.on_for;
-            if known.late.on.is_some() && *late != member.pod.uid {
-                reach.by_uid.entry(late).or_default().push(known);
+            for uid in known.late.on_for().filter(|uid| *uid != member.pod.uid) {
+                reach.by_uid.entry(uid).or_default().push(known);
             }
         }
         reach

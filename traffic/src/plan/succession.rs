@@ -9,6 +9,9 @@ use super::view::{PodInput, View};
 /// Whether the Pods that have left the selection and still serve must stay: there are Pods to take their place, and
 /// fewer of them serve than have left. If fewer are selected now than have left, it is enough that all of those serve.
 pub(super) fn awaits_successors(view: &View, memory: &Memory) -> bool {
+    if !view.registers {
+        return false; // nobody takes their place here
+    }
     let leaving = memory.members.values();
     let leaving =
         leaving.filter(|known| !view.wanted.contains_key(&known.member.key) && known.is_on());

@@ -25,11 +25,18 @@ impl Memory {
                 true => view.planned_keys(uid),
                 false => BTreeSet::new(), // any member that reaches it is one too many
             };
-            let is_same =
-                |known: &KnownPod| known.should_serve == should_serve && known.planned == planned;
-            if !self.pods.get(uid).is_some_and(is_same) {
+            let protected = view.is_protected(uid);
+            // A Pod that is off and was not protected before has been on since: an operation has protected it.
+            let is_same = |known: &KnownPod| {
+                let was_on = !should_serve && protected && !known.protected;
+                known.should_serve == should_serve && known.planned == planned && !was_on
+            };
+            if let Some(known) = self.pods.get_mut(uid).filter(|known| is_same(known)) {
+                known.protected = protected;
+            } else {
                 let known = KnownPod {
                     should_serve,
+                    protected,
                     planned,
                     turned: now,
                     absent_since: None,

@@ -49,7 +49,7 @@ impl Waiting {
                 let may_change = match (open.on, &waiting.presence) {
                     (true, Presence::Serving) => late.is_some_and(|late| late.off.is_some()),
                     (false, Presence::Absent | Presence::Draining { .. }) => {
-                        late.is_some_and(|late| late.on.is_some())
+                        late.is_some_and(|late| late.on().is_some())
                     }
                     _ => false,
                 };

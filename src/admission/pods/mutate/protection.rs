@@ -19,6 +19,7 @@ use crate::api::keys;
 use crate::cluster::traffic::employers::CachedEmployer;
 use crate::domain::lifecycle::LifecycleWrite;
 use crate::domain::pod::{Pod, PodCondition};
+use crate::domain::traffic::adapter_in_use::AdapterInUse;
 use crate::domain::traffic::drain_seconds::asked_drain_time;
 use crate::domain::traffic::names::EmployerName;
 use crate::domain::traffic::pod_marks::{self, marking_employers, sharing_employer};
@@ -110,7 +111,12 @@ fn may_get_requests(employer: &CachedEmployer, pod: &Pod, now: Timestamp) -> boo
     };
     let asked = asked_drain_time(&employer.state.employer.annotations);
     let drain_time = asked.ok().flatten().unwrap_or(settings.drain_time);
-    settings.control != Control::Observes || may_have_been_ready(pod, now, drain_time + CLOCK_SKEW)
+    let chosen = employer.adapter.as_ref().ok().and_then(Option::as_ref);
+    let in_use = AdapterInUse::of(&employer.state.employer.annotations);
+    let moves = chosen.is_some_and(|named| in_use.formers(&named.name).next().is_some());
+    settings.control != Control::Observes
+        || moves
+        || may_have_been_ready(pod, now, drain_time + CLOCK_SKEW)
 }
 
 /// Whether the Pod is Ready, or may have been within this time. The condition does not tell whether a Pod that is not

@@ -69,6 +69,9 @@ impl World {
 
     /// A Pod that serves, and only is not selected any more, does not go before others serve in its place.
     fn check_successors(&self, view: &View, member: &Member) {
+        if !view.registers {
+            return; // nobody takes its place here
+        }
         let serves = |uid: &str| {
             let mut entries = self.balancer.entries.values();
             let addresses = &view.pods[uid].pod.addresses;

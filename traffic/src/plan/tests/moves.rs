@@ -212,3 +212,76 @@ fn pod_that_comes_back_in_a_move_is_protected_when_it_serves() {
     }
     assert_eq!((former(&world), world.protected.contains(&uid)), (1, true));
 }
+
+/// A Pod that was released is on traffic and off again between two looks. What was known of it before proves nothing.
+#[test]
+fn pod_that_was_on_between_two_looks_is_drained_again() {
+    let (mut world, uid) = super::cases::world_of_one(Control::Observes);
+    world.pass();
+    world.look();
+    let turn = |world: &mut World, on: bool| {
+        world.pods.get_mut(&uid).unwrap().pod.on = on;
+        match on {
+            true => world.protected.remove(&uid),
+            false => world.protected.insert(uid.clone()), // by the write that begins the operation
+        };
+        world.pass();
+        world.now += SignedDuration::from_secs(3);
+    };
+    turn(&mut world, false);
+    for _ in 0..4 {
+        world.now += SignedDuration::from_secs(11);
+        world.look();
+    }
+    assert!(!world.protected.contains(&uid));
+    let view = world.view();
+    assert_eq!(
+        places(&view, &world.memory, world.now)[&uid],
+        Place::Unclear
+    );
+    turn(&mut world, true);
+    turn(&mut world, false);
+    world.look();
+    assert!(world.protected.contains(&uid), "requests may be open");
+}
+
+/// A former load balancer at which nobody is registered any more. Pods that have left the selection do not wait there for
+/// others to serve.
+#[test]
+fn pod_that_left_the_selection_leaves_a_former_load_balancer() {
+    let (mut world, blue) = super::cases::world_of_one(Control::Drains);
+    world.look();
+    world.move_to_another();
+    world.balancer.faults = false;
+    world.other.as_mut().unwrap().balancer.down = true;
+    for _ in 0..2 {
+        world.now += SignedDuration::from_secs(2);
+        world.look();
+    }
+    assert!(world.served && world.other.is_some());
+    for _ in 0..2 {
+        world.add_pod();
+    }
+    let new: Vec<_> = world
+        .pods
+        .keys()
+        .filter(|uid| **uid != blue)
+        .cloned()
+        .collect();
+    for uid in &new {
+        world.pods.get_mut(uid).unwrap().pod.on = true;
+    }
+    // One can't be a member, so the move does not end.
+    world.pods.get_mut(&new[1]).unwrap().pod.addresses.clear();
+    world.pods.get_mut(&blue).unwrap().selected = false;
+    world.other.as_mut().unwrap().balancer.down = false;
+    for _ in 0..20 {
+        world.now += SignedDuration::from_secs(11);
+        world.look();
+    }
+    let former = world
+        .other
+        .as_ref()
+        .map(|other| other.balancer.entries.len());
+    assert_eq!(former, Some(0));
+}
