@@ -90,6 +90,7 @@ async fn second_pod_of_an_address_is_not_protected_and_is_named() {
     let (bed, _alone) = alone().await;
     let scope = bed.bed.scope("traffic-shared").await;
     let web = Employer::new(&scope, "web", edge()).await;
+    web.consistent(0).await; // from now on, Pods expect traffic from their creation
     for name in ["web-0", "web-1"] {
         pod(&scope, name).await;
         report(&scope, name, "Running", "10.99.0.2").await;

@@ -10,7 +10,7 @@ use crate::{Control, Member, Presence};
 pub(super) fn arrival(view: &View, memory: &Memory, member: &Member) -> Option<Step> {
     if memory.served_at(view, &member.key) {
         let known = memory.members.get(&member.key);
-        return late_step(known.and_then(|known| known.late.off));
+        return late_step(known.and_then(|known| known.late.lost_by(&member.pod.uid)));
     }
     let known = memory.members.get(&member.key);
     if !view.registers && !known.is_some_and(Known::is_on) {

@@ -24,6 +24,12 @@ impl Late {
         }
     }
 
+    /// Until when a Pod that serves at the member may lose it: it may be taken off, or be registered for another Pod.
+    pub fn lost_by(&self, uid: &str) -> Option<Timestamp> {
+        let others = self.on.iter().filter(|(other, _)| *other != uid);
+        others.map(|(_, until)| *until).chain(self.off).max()
+    }
+
     /// Until when it may be put on traffic, for any Pod.
     pub fn on(&self) -> Option<Timestamp> {
         self.on.values().max().copied()

@@ -87,7 +87,11 @@ impl Memory {
     /// Whether a wanted member serves, and no lost change may still take it off.
     pub(super) fn does_serve_at(&self, view: &View, key: &MemberKey) -> bool {
         let known = self.members.get(key);
-        self.served_at(view, key) && known.is_some_and(|known| known.late.off.is_none())
+        let is_safe = |known: &Known| {
+            let member = view.wanted.get(key);
+            member.is_some_and(|member| known.late.lost_by(&member.pod.uid).is_none())
+        };
+        self.served_at(view, key) && known.is_some_and(is_safe)
     }
 
     /// Whether a wanted member serves, for its Pod and with its weight, as far as the last reads and changes tell.

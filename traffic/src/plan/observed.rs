@@ -103,7 +103,11 @@ impl Memory {
             if self.unreadable.contains_key(&known.member.key.group) {
                 continue;
             }
+            let might_serve = known.late.on().is_some();
             known.late.settle(began);
+            if might_serve && known.late.on().is_none() && known.drains_since.is_some() {
+                known.drains_since = Some(now); // it may have served, and drained again, since the last read
+            }
             let Some(accepted) = known.accepted.take() else {
                 continue;
             };

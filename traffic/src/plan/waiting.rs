@@ -47,7 +47,9 @@ impl Waiting {
             Step::Wait { until, .. } => {
                 let late = open.known.map(|known| &known.late);
                 let may_change = match (open.on, &waiting.presence) {
-                    (true, Presence::Serving) => late.is_some_and(|late| late.off.is_some()),
+                    (true, Presence::Serving) => {
+                        late.is_some_and(|late| late.lost_by(open.uid).is_some())
+                    }
                     (false, Presence::Absent | Presence::Draining { .. }) => {
                         late.is_some_and(|late| late.on().is_some())
                     }
