@@ -192,7 +192,7 @@ async fn service_goes_back_from_an_adapter_that_is_removed() {
     .await;
     bed.roll_out(&[]).await;
     web.consistent(3).await;
-    assert_eq!(in_use(&web).await, "edge");
+    wait::until("the record", async || in_use(&web).await == "edge").await;
 }
 
 /// A Service that is deleted in a move takes along the members of every adapter that is configured.
