@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
 use testbed::pods::is_ready;
-use testbed::wait;
+use testbed::{Scope, wait};
 
 use crate::bed::{TrafficBed, alone};
 use crate::fixtures::{Employer, names, serving_by};
@@ -296,20 +296,26 @@ async fn replaced_service_does_not_forget_its_former_adapter() {
     wait::until("the record", async || in_use(&web).await == "guarded").await;
 }
 
-/// `endpoints` only reads, so it has no members to remove. A Pod that drains there is not released by a move either.
-#[tokio::test]
-async fn pod_that_drains_behind_endpoints_is_not_released_by_a_move() {
-    let (bed, _alone) = alone().await;
-    let scope = bed.bed.scope("move-drain").await;
+/// A Service of `endpoints` with two Pods. An operation drains the first one, for an hour.
+async fn draining_behind_endpoints(scope: &Scope) -> (Employer<'_>, Vec<String>) {
     let drain = json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): "3600" } } });
-    let web = Employer::new(&scope, "web", drain).await;
-    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let web = Employer::new(scope, "web", drain).await;
+    let set = Set::new(scope, "web", 2, json!({})).await;
     let pods = names(&set).await;
     for pod in &pods {
         web.marks(pod, (true, true)).await;
     }
     scope.begin(&pods[0], "manual").await.unwrap();
     web.until("the drain", |report| report.draining == 1).await;
+    (web, pods)
+}
+
+/// `endpoints` only reads, so it has no members to remove. A Pod that drains there is not released by a move either.
+#[tokio::test]
+async fn pod_that_drains_behind_endpoints_is_not_released_by_a_move() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("move-drain").await;
+    let (web, pods) = draining_behind_endpoints(&scope).await;
     let mut part = adapter("edge");
     part["spec"] = json!({ "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] });
     web.edit(part).await;
@@ -394,15 +400,7 @@ async fn move_between_adapters_of_one_load_balancer_holds_no_operation() {
 async fn pod_drains_at_a_former_adapter_that_refuses_the_service_now() {
     let (bed, _alone) = alone().await;
     let scope = bed.bed.scope("move-refused-drain").await;
-    let drain = json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): "3600" } } });
-    let web = Employer::new(&scope, "web", drain).await;
-    let set = Set::new(&scope, "web", 2, json!({})).await;
-    let pods = names(&set).await;
-    for pod in &pods {
-        web.marks(pod, (true, true)).await;
-    }
-    scope.begin(&pods[0], "manual").await.unwrap();
-    web.until("the drain", |report| report.draining == 1).await;
+    let (web, pods) = draining_behind_endpoints(&scope).await;
     let mut part = adapter("edge");
     part["spec"] = json!({
         "publishNotReadyAddresses": true,

@@ -237,30 +237,30 @@ impl Look<'_> {
     /// Whether no protected Pod that should not serve may still get requests. If the adapter refuses the employer, it is not
     /// asked, and the Pods drain from the time when they went off.
     fn all_drained(&self, view: &View, memory: &Memory) -> bool {
+        if view.refused.is_some() {
+            return self.refused_drain(view, memory).is_zero();
+        }
         let marks = marks(view, memory, self.now());
-        let is_refused = view.refused.is_some();
-        let off = view.pods.keys();
-        let mut off = off.filter(|uid| view.is_protected(uid) && !view.should_serve(uid));
-        off.all(|uid| match is_refused {
-            true => self.refused_drain(view, memory, uid).is_zero(),
-            false => marks.get(uid) == Some(&Mark::Release),
-        })
+        view.off_pods()
+            .all(|uid| marks.get(uid) == Some(&Mark::Release))
     }
 
-    /// How long a Pod that went off still drains at an adapter that refuses the employer.
-    fn refused_drain(&self, view: &View, memory: &Memory, uid: &str) -> Duration {
-        let turned = memory.turned_at(uid).unwrap_or(self.now());
-        let passed = Duration::try_from(self.now().duration_since(turned)).unwrap_or_default();
-        view.drain_time.saturating_sub(passed)
+    /// How long the last of the Pods that are off still drains at an adapter that refuses the employer.
+    fn refused_drain(&self, view: &View, memory: &Memory) -> Duration {
+        let now = self.now();
+        let left = view.off_pods().map(|uid| {
+            let turned = memory.turned_at(uid).unwrap_or(now);
+            let passed = Duration::try_from(now.duration_since(turned)).unwrap_or_default();
+            view.drain_time.saturating_sub(passed)
+        });
+        left.max().unwrap_or_default()
     }
 
     /// When a former adapter that refuses the employer has nothing to drain any more.
     fn refused_wake(&self, view: &View, memory: &Memory) -> Option<Duration> {
-        let off = view.pods.keys();
-        let off = off.filter(|uid| view.is_protected(uid) && !view.should_serve(uid));
-        let left = off.map(|uid| self.refused_drain(view, memory, uid)).max();
         let waits = self.is_former() && view.refused.is_some();
-        left.filter(|left| waits && !left.is_zero())
+        let left = waits.then(|| self.refused_drain(view, memory));
+        left.filter(|left| !left.is_zero())
     }
 
     /// Makes the calls that are due. Returns the time until the next look.

@@ -111,8 +111,7 @@ impl Waits {
     /// Adds the Pods that should not serve, and whose members somebody else changes.
     fn add_observed_pods(&mut self, view: &View, memory: &Memory, now: Timestamp) {
         // Nobody waits for a Pod that is not protected.
-        let off = |uid: &&String| !view.should_serve(uid) && view.is_protected(uid);
-        for uid in view.pods.keys().filter(off) {
+        for uid in view.off_pods() {
             match drained_at(view, memory, uid) {
                 None => self.poll = true,
                 Some(at) if now < at => self.add_due(Some(at)),

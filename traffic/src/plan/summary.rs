@@ -126,8 +126,7 @@ impl Summary {
         if view.settings.control != Control::Observes || view.deleting {
             return;
         }
-        let off = |uid: &&String| !view.should_serve(uid) && view.is_protected(uid);
-        for uid in view.pods.keys().filter(off) {
+        for uid in view.off_pods() {
             let drains = drained_at(view, memory, uid).is_some_and(|at| now < at);
             if let (true, Some(key)) = (drains, view.planned_keys(uid).first()) {
                 self.add_waiting(uid, Waiting::for_pod(view, memory, uid, key));

@@ -80,8 +80,7 @@ impl Memory {
 
     /// Whether the next read may end the wait of a Pod that has turned off since the last one.
     pub fn awaits_absence(&self, view: &View) -> bool {
-        let off = |uid: &&String| view.is_protected(uid) && !view.should_serve(uid);
-        view.pods.keys().filter(off).any(|uid| self.has_turned(uid))
+        view.off_pods().any(|uid| self.has_turned(uid))
     }
 
     /// Whether a Pod has turned since the last successful read began.

@@ -155,6 +155,12 @@ impl View {
         self.pods.get(uid).is_some_and(|input| input.protected)
     }
 
+    /// The Pods that should not serve, and until whose traffic is off somebody may wait: their UIDs.
+    pub fn off_pods(&self) -> impl Iterator<Item = &String> {
+        let uids = self.pods.keys();
+        uids.filter(|uid| self.is_protected(uid) && !self.should_serve(uid))
+    }
+
     /// The Pod behind a registered member: the one that the load balancer names, or else one that plans it, or else one
     /// that has its address, because the port of an employer can change.
     pub fn pod_behind(&self, member: &Member) -> Option<&PodInput> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::world::World;
 use crate::plan::*;
-use crate::{AdapterError, Applied, Control, Member, Observation, PodId, Presence};
+use crate::{AdapterError, Changes, Control, Member, Observation, PodId, Presence};
 
 /// A world without faults that has one Pod, which should serve. Nobody has looked at it yet.
 pub fn world_of_one(control: Control) -> (World, String) {
@@ -15,6 +15,20 @@ pub fn world_of_one(control: Control) -> (World, String) {
     input.pod.on = true;
     let uid = uid.clone();
     (world, uid)
+}
+
+/// The first read finds nothing, and the first registration fails. Returns the view, and the changes that were tried.
+pub fn fail_first_registration(world: &mut World, error: &AdapterError) -> (View, Changes) {
+    let view = world.view();
+    world.memory.begin_look(&view, world.now);
+    let nothing = Ok(Observation::default());
+    world.memory.observed(&view, nothing, world.now, world.now);
+    let Next::Apply(changes) = next_call(&view, &world.memory, 1, true, world.now) else {
+        panic!("nothing is registered");
+    };
+    let applied = changes.all_failed(error);
+    world.memory.applied(&view, &changes, applied, world.now);
+    (view, changes)
 }
 
 /// A Pod whose address another Pod has taken over is held, and the summary says by whom.
@@ -118,18 +132,8 @@ fn pods_that_are_not_selected_any_more_serve_until_others_do() {
 #[test]
 fn failures_of_a_corrected_port_are_forgotten() {
     let (mut world, _) = world_of_one(Control::Drains);
-    let view = world.view();
-    world.memory.begin_look(&view, world.now);
-    let observation = Ok(Observation::default());
-    world
-        .memory
-        .observed(&view, observation, world.now, world.now);
-    let Next::Apply(changes) = next_call(&view, &world.memory, 1, true, world.now) else {
-        panic!("nothing is registered");
-    };
     let error = AdapterError::Permanent("no such port".to_owned());
-    let applied: Applied = changes.all_failed(&error);
-    world.memory.applied(&view, &changes, applied, world.now);
+    let (view, _) = fail_first_registration(&mut world, &error);
     let retry = next_call(&view, &world.memory, 1, true, world.now);
     assert!(
         matches!(retry, Next::Wait(Some(at)) if at > world.now),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::cases::world_of_one;
+use super::cases::{fail_first_registration, world_of_one};
 use super::world::World;
 use crate::plan::*;
 use crate::{AdapterError, Control};
@@ -66,15 +66,8 @@ fn drain_that_is_accepted_and_has_no_effect_is_repeated_after_pauses() {
 #[test]
 fn pod_is_not_released_while_a_lost_registration_may_be_made() {
     let (mut world, uid) = world_of_one(Control::Drains);
-    let view = world.view();
-    world.memory.begin_look(&view, world.now);
-    let nothing = Ok(crate::Observation::default());
-    world.memory.observed(&view, nothing, world.now, world.now);
-    let Next::Apply(changes) = next_call(&view, &world.memory, 1, true, world.now) else {
-        panic!("nothing is registered");
-    };
-    let lost = changes.all_failed(&AdapterError::Transient("no answer".to_owned()));
-    world.memory.applied(&view, &changes, lost, world.now);
+    let lost = AdapterError::Transient("no answer".to_owned());
+    let (view, _) = fail_first_registration(&mut world, &lost);
     world.pods.get_mut(&uid).unwrap().pod.on = false;
     world.protected.insert(uid.clone());
     let until = world.now + view.settings.timeout * 2;
@@ -98,21 +91,11 @@ fn pod_is_not_released_while_a_lost_registration_may_be_made() {
 #[test]
 fn pod_is_released_at_once_after_a_registration_that_was_not_made() {
     let (mut world, uid) = world_of_one(Control::Drains);
-    let view = world.view();
-    world.memory.begin_look(&view, world.now);
-    let nothing = || Ok(crate::Observation::default());
-    world
-        .memory
-        .observed(&view, nothing(), world.now, world.now);
-    let Next::Apply(changes) = next_call(&view, &world.memory, 1, true, world.now) else {
-        panic!("nothing is registered");
-    };
     let unmade = AdapterError::Unavailable {
         text: "no connection".to_owned(),
         wait: None,
     };
-    let applied = changes.all_failed(&unmade);
-    world.memory.applied(&view, &changes, applied, world.now);
+    fail_first_registration(&mut world, &unmade);
     world.pods.get_mut(&uid).unwrap().pod.on = false;
     world.protected.insert(uid.clone());
     let view = world.view();
@@ -125,17 +108,8 @@ fn pod_is_released_at_once_after_a_registration_that_was_not_made() {
 #[test]
 fn lost_change_in_an_unreadable_group_is_read_after_pauses() {
     let (mut world, _) = world_of_one(Control::Drains);
-    let view = world.view();
-    world.memory.begin_look(&view, world.now);
-    let nothing = || Ok(crate::Observation::default());
-    world
-        .memory
-        .observed(&view, nothing(), world.now, world.now);
-    let Next::Apply(changes) = next_call(&view, &world.memory, 1, true, world.now) else {
-        panic!("nothing is registered");
-    };
-    let lost = changes.all_failed(&AdapterError::Transient("no answer".to_owned()));
-    world.memory.applied(&view, &changes, lost, world.now);
+    let lost = AdapterError::Transient("no answer".to_owned());
+    let (view, changes) = fail_first_registration(&mut world, &lost);
     let group = changes.register[0].key.group.clone();
     let (end, mut reads) = (world.now + Duration::from_secs(600), 0);
     while world.now < end {
