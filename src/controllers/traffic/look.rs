@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use traffic::plan::{
-    Mark, Memory, Summary, View, all_drained, mark_in_move, marks, places, refused_drain,
+    Mark, Memory, Summary, View, all_drained, mark_in_move, marks, places, refused_drain, unproven,
 };
 use traffic::{Adapter, Control, Employer};
 
@@ -70,7 +70,8 @@ impl Look<'_> {
             result.wake = Some(MIN_PAUSE); // the cache has the Pods as they are now
             return Ok(result);
         }
-        let mut wake = self.call(&mut view, &mut pods, memory).await?;
+        let calls = self.call(&mut view, &mut pods, memory).await?;
+        let mut wake = calls.wake;
         self.watch(&view, memory);
         let mut summary = Summary::of(&view, memory, self.now());
         if let Err(error) = asked_drain_time(&self.seen.annotations) {
@@ -105,6 +106,8 @@ impl Look<'_> {
         Ok(LookResult {
             wake,
             is_settled: summary.is_settled(&view, memory),
+            unproven: unproven(&view, memory),
+            begins: calls.begins,
             places: match self.is_former() {
                 true => FormerPlaces(places(&view, memory, self.now())),
                 false => FormerPlaces::default(),
@@ -214,7 +217,7 @@ impl Look<'_> {
             let formers: Vec<_> = self
                 .formers
                 .iter()
-                .map(|former| former.place(&uid))
+                .map(|former| former.place(view, &uid))
                 .collect();
             let mark = mark_in_move(view, memory, &uid, mark, &formers, is_new);
             (uid, mark)
@@ -232,8 +235,10 @@ impl Look<'_> {
     ) -> MarkResult {
         let planned = (view, memory, marks);
         let name = &self.employer.name;
+        let moves = matches!(self.role, Role::Present { moves: true, .. });
+        let (context, now) = (self.context, self.now());
         let result =
-            mark_writes::write_marks(self.context, name, pods, planned, self.now(), writes).await;
+            mark_writes::write_marks(context, name, pods, planned, moves, now, writes).await;
         let counters = &self.context.traffic.counters;
         for took in &result.drained {
             counters.observe_drained(&self.named.name, *took);

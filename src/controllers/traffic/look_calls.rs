@@ -14,21 +14,33 @@ use traffic::{Adapter, AdapterError, Applied, Changes};
 
 use super::call_limits::CallPermit;
 use super::look::Look;
-use super::look_result::MIN_PAUSE;
+use super::look_result::{MIN_PAUSE, Role};
 use crate::cluster::objects::cache_positions;
 use crate::cluster::traffic::slices;
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::pod::Pod;
 
+/// What became of the calls.
+pub(super) struct Calls {
+    /// The time until the next look.
+    pub wake: Option<Duration>,
+    /// Whether the first change at a new adapter is due, and was left out: the record must name the adapter before.
+    pub begins: bool,
+}
+
 impl Look<'_> {
-    /// Makes the calls that are due. Returns the time until the next look.
+    /// Makes the calls that are due.
     pub(super) async fn call(
         &self,
         view: &mut View,
         pods: &mut BTreeMap<String, Arc<Pod>>,
         memory: &mut Memory,
-    ) -> Result<Option<Duration>, ReconcileOutcome> {
+    ) -> Result<Calls, ReconcileOutcome> {
         let (mut calls, mut observed) = (0, false);
+        let wait = |wake| Calls {
+            wake,
+            begins: false,
+        };
         loop {
             let now = self.now();
             let next = next_call(view, memory, calls, observed, now);
@@ -37,11 +49,20 @@ impl Look<'_> {
                     let pause = until.duration_since(now);
                     Duration::try_from(pause).unwrap_or_default().max(MIN_PAUSE)
                 };
-                return Ok(until.map(pause));
+                return Ok(wait(until.map(pause)));
+            }
+            if matches!(
+                (&next, self.role),
+                (Next::Apply(_), Role::Present { is_new: true, .. })
+            ) {
+                return Ok(Calls {
+                    wake: Some(MIN_PAUSE),
+                    begins: true,
+                });
             }
             let _permit = match self.take_call(view) {
                 Ok(permit) => permit,
-                Err(wait) => return Ok(Some(wait.max(MIN_PAUSE))),
+                Err(pause) => return Ok(wait(Some(pause.max(MIN_PAUSE)))),
             };
             memory.begin_call(calls == 0, now);
             match next {

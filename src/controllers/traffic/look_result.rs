@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use traffic::plan::{LISTED, Place, Summary};
+use traffic::plan::{LISTED, Place, PodPlace, Summary, View};
 
 use super::super::cache_waits::UNSYNCED_RETRY;
 
@@ -13,12 +13,13 @@ pub const MIN_PAUSE: Duration = Duration::from_millis(50);
 const UNREADABLE_RETRY: Duration = Duration::from_secs(30);
 /// What a former adapter did with each Pod at its last look, by UID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FormerPlaces(pub BTreeMap<String, Place>);
+pub struct FormerPlaces(pub BTreeMap<String, PodPlace>);
 
 impl FormerPlaces {
     /// What it did with one Pod.
-    pub fn place(&self, uid: &str) -> Place {
-        self.0.get(uid).copied().unwrap_or(Place::Unclear)
+    pub fn place(&self, view: &View, uid: &str) -> Place {
+        let place = self.0.get(uid);
+        place.map_or(Place::Unclear, |place| place.as_of(view, uid))
     }
 }
 
@@ -29,7 +30,7 @@ pub enum Role {
     Present {
         /// Whether other adapters may still send requests to Pods.
         moves: bool,
-        /// Whether it had no members before this leader began the move.
+        /// Whether it has never registered a member: the record does not name it yet.
         is_new: bool,
     },
     /// It managed the employer before. Perhaps the present one does not serve in its place yet.
@@ -49,8 +50,12 @@ pub struct LookResult {
     pub summary: Summary,
     /// Whether no member is registered, and no Pod is marked.
     pub is_clean: bool,
-    /// Whether every member that should serve does, as a read has told.
+    /// Whether every Pod that should serve does, as a read has told.
     pub is_settled: bool,
+    /// A Pod without which a move does not end although nothing else is open, and the reason.
+    pub unproven: Option<(String, String)>,
+    /// Whether the first change at a new adapter is due, which its record comes before.
+    pub begins: bool,
     /// What a former adapter does with each Pod.
     pub places: FormerPlaces,
 }
@@ -63,6 +68,8 @@ impl LookResult {
             summary: Summary::default(),
             is_clean,
             is_settled: false,
+            unproven: None,
+            begins: false,
             places: FormerPlaces::default(),
         }
     }
