@@ -132,6 +132,22 @@ mod tests {
     }
 
     #[test]
+    fn operations_that_keep_the_pod_off_are_told_with_their_begin() {
+        let label = |family: Family, id: &str| family.key(id);
+        let metadata = json!({ "labels": {
+            (label(Family::Operating, "off")): "7",
+            (label(Family::OperationType, "off")): "update",
+            (label(Family::PreChecked, "off")): "8",
+            (label(Family::Preparing, "off")): "8",
+            (label(Family::Operating, "waits")): "9",
+            (label(Family::OperationType, "waits")): "update",
+            (label(Family::PreCheck, "waits")): "9",
+        } });
+        let input = pod_input(&pod("False", None, metadata), true, true);
+        assert_eq!(input.operations, ["off=7".to_owned()].into());
+    }
+
+    #[test]
     fn containers_have_ended_when_the_kubelet_said_so() {
         let terminating = |seconds: i64| {
             json!({
