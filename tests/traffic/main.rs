@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod addresses;
+mod attack_a;
 mod bed;
 mod black_box;
 mod credentials;
