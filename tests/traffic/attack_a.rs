@@ -379,3 +379,144 @@ async fn undo_quietly(scope: &Scope, pod: &str) {
     let undo = json!({ (Family::UndoOperationType.key(ID)): ID });
     drop(scope.label(pod, undo).await);
 }
+
+/// What becomes of a Pod that is not Ready while the move fails, when it is Ready again and the former load balancer refuses it.
+async fn comes_back(bed: &TrafficBed, scope: &Scope, web: &Employer<'_>, pods: &[String], name: &str) {
+    scope.lose_readiness(&pods[0]).await;
+    wait::until("the Pod to leave the former load balancer", async || {
+        bed.http.serving(&scope.namespace) == pods[1..]
+    })
+    .await;
+    sleep(Duration::from_secs(8)).await;
+    let protected = web.protects(&scope.get(&pods[0]).await);
+    eprintln!("{name}: protected 8 s after it left: {protected}; {:?}", web.report().await);
+    bed.http.state().refused_pods = [pods[0].clone()].into();
+    scope.become_ready(&pods[0]).await;
+    scope.until_pod(&pods[0], "Ready", is_ready).await;
+    sleep(Duration::from_secs(8)).await;
+    let back = scope.get(&pods[0]).await;
+    let serving = (bed.http.serving(&scope.namespace), bed.guarded.serving(&scope.namespace));
+    let available = testbed::pods::is_available(&back);
+    eprintln!("{name}: 8 s after Ready: available {available}, serving {serving:?}, {:?}", web.report().await);
+    bed.http.state().refused_pods.clear();
+    bed.guarded.state().down = false;
+    scope.resume_kubelet(&pods[0]).await;
+    assert!(!available || serving.0.contains(&pods[0]) || serving.1.contains(&pods[0]));
+}
+
+/// T8: the new adapter refuses the Service.
+#[tokio::test]
+async fn attack_comes_back_while_the_new_adapter_refuses() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("atk-refuses").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    let pods = names(&set).await;
+    let mut part = adapter("slb");
+    part["spec"] = json!({ "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] });
+    web.edit(part).await;
+    web.until("the refusal", |r| r.adapter == "slb" && r.last_error.is_some()).await;
+    comes_back(bed, &scope, &web, &pods, "T8").await;
+}
+
+/// T9: another leader goes on with a move to a load balancer that is down.
+#[tokio::test]
+async fn attack_comes_back_after_a_leader_change_in_a_failing_move() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("atk-leader").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    let pods = names(&set).await;
+    down(bed, &web).await;
+    bed.crash_all().await;
+    comes_back(bed, &scope, &web, &pods, "T9").await;
+}
+
+/// T10: as T1, and the operation is undone near the end of the drain.
+#[tokio::test]
+async fn attack_late_undo_during_a_hang_has_its_drain_time() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("atk-undo-late").await;
+    const DRAIN: u64 = 30;
+    let drain = json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): DRAIN.to_string() } } });
+    let web = Employer::new(&scope, "web", drain).await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let pods = names(&set).await;
+    for pod in &pods {
+        web.marks(pod, (true, true)).await;
+    }
+    scope.begin(&pods[0], ID).await.unwrap();
+    let first = Instant::now();
+    web.until("the drain", |report| report.draining == 1).await;
+    sleep(Duration::from_secs(21).saturating_sub(first.elapsed())).await;
+    bed.guarded.state().hangs = true;
+    let mut part = adapter("guarded");
+    part["spec"] = json!({ "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] });
+    web.edit(part).await;
+    wait::until("a hanging call", async || bed.guarded.state().under_way > 0).await;
+    sleep(Duration::from_secs(4)).await;
+    undo(&scope, &pods[0]).await;
+    scope.until_pod(&pods[0], "Ready", is_ready).await;
+    wait::until("the slice", async || slice_ready(&scope, &pods[0]).await).await;
+    scope.begin(&pods[0], ID).await.unwrap();
+    let second = Instant::now();
+    wait::until("the operation", async || may_operate(&scope.get(&pods[0]).await, ID)).await;
+    let took = second.elapsed();
+    bed.guarded.state().hangs = false;
+    eprintln!("T10: Operate {took:?} after the second begin, {:?} after the first", first.elapsed());
+    assert!(took >= Duration::from_secs(DRAIN), "{took:?} of {DRAIN} s");
+}
+
+/// T11: no move. The leader stands still for a few seconds while an operation is undone and begun again.
+#[tokio::test]
+async fn attack_undo_while_the_leader_stands_still() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("atk-still").await;
+    const DRAIN: u64 = 20;
+    let drain = json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): DRAIN.to_string() } } });
+    let web = Employer::new(&scope, "web", drain).await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let pods = names(&set).await;
+    for pod in &pods {
+        web.marks(pod, (true, true)).await;
+    }
+    scope.begin(&pods[0], ID).await.unwrap();
+    let first = Instant::now();
+    web.until("the drain", |report| report.draining == 1).await;
+    sleep(Duration::from_secs(12).saturating_sub(first.elapsed())).await;
+    let leader = bed.bed.leader().await;
+    bed.bed.signal(leader, rustix::process::Signal::STOP).await;
+    let stopped = Instant::now();
+    let undo = json!({ (Family::UndoOperationType.key(ID)): ID });
+    while scope.label(&pods[0], undo.clone()).await.is_err() {}
+    eprintln!("T11: undone {:?} after the stop", stopped.elapsed());
+    scope.until_pod(&pods[0], "Ready", is_ready).await;
+    wait::until("the slice", async || slice_ready(&scope, &pods[0]).await).await;
+    eprintln!("T11: on {:?} after the stop", stopped.elapsed());
+    while scope.begin(&pods[0], ID).await.is_err() {}
+    let second = Instant::now();
+    eprintln!("T11: begun again {:?} after the stop", stopped.elapsed());
+    // The slices follow the Pod meanwhile.
+    wait::until("the slice", async || !slice_ready(&scope, &pods[0]).await).await;
+    bed.bed.signal(leader, rustix::process::Signal::CONT).await;
+    wait::until("the operation", async || may_operate(&scope.get(&pods[0]).await, ID)).await;
+    let took = second.elapsed();
+    eprintln!("T11: Operate {took:?} after the second begin, {:?} after the first; leader {leader}, now {}", first.elapsed(), bed.bed.leader().await);
+    assert!(took >= Duration::from_secs(DRAIN), "{took:?} of {DRAIN} s");
+}
+
+/// T12: a Service is deleted in a chain of moves whose middle load balancer is dead.
+#[tokio::test]
+async fn attack_deleted_in_a_chain() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("atk-del-chain").await;
+    let (web, _set) = serving_by(&scope, "edge", 2).await;
+    down(bed, &web).await;
+    web.edit(adapter("endpoints")).await;
+    web.until("endpoints", |r| r.adapter == "endpoints").await;
+    web.delete().await;
+    sleep(Duration::from_secs(15)).await;
+    let serving = bed.http.serving(&scope.namespace);
+    eprintln!("T12: edge {serving:?} 15 s after the deletion; {:?}", web.report().await);
+    bed.guarded.state().down = false;
+    web.gone().await;
+    assert!(serving.is_empty());
+}
