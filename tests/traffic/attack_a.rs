@@ -375,6 +375,111 @@ async fn attack_random_moves() {
     assert!(problems.is_empty() && settled.is_some());
 }
 
+/// T15: random moves, faults and operations. Nobody is on in Operate, and who is available serves somewhere.
+#[tokio::test]
+async fn attack_rough_moves() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("atk-rough").await;
+    let (web, set) = serving_by(&scope, "edge", 4).await;
+    let pods = names(&set).await;
+    let seed: u64 = std::env::var("ATK_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7);
+    let mut random = seed;
+    let mut next = |n: u64| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) % n
+    };
+    let api = scope.pods();
+    let namespace = scope.namespace.clone();
+    // Every sample reads the Pods before and after the load balancers.
+    let sample = async || {
+        let list = async || -> std::collections::BTreeMap<String, Pod> {
+            let pods = api.list(&ListParams::default()).await.unwrap();
+            pods.items.into_iter().map(|p| (p.name_any(), p)).collect()
+        };
+        let before = list().await;
+        let on: Vec<(String, String)> = {
+            let (edge, guarded) = (bed.http.state(), bed.guarded.state());
+            let of = |name: &'static str, state: &testbed::http_double::HttpState| -> Vec<(String, String)> {
+                state.members.iter().filter(|(k, m)| k.0 == namespace && m.presence == traffic_http::wire::PresenceInfo::Serving)
+                    .map(|(_, m)| (m.pod_name.clone(), name.to_owned())).collect()
+            };
+            [of("edge", &edge), of("guarded", &guarded)].concat()
+        };
+        let after = list().await;
+        let mut wrong = Vec::new();
+        for (name, pod) in &before {
+            let Some(then) = after.get(name) else { continue };
+            let at: Vec<_> = on.iter().filter(|(p, _)| p == name).map(|(_, l)| l.clone()).collect();
+            let key = Family::Operate.key(ID);
+            let operates = |p: &Pod| label(p, &key).map(|v| v.to_owned());
+            if operates(pod).is_some() && operates(pod) == operates(then) && !at.is_empty() {
+                wrong.push(format!("{name} is in Operate and on at {at:?}"));
+            }
+            if testbed::pods::is_available(pod) && testbed::pods::is_available(then) && at.is_empty()
+                && label(pod, &Family::Operating.key(ID)).is_none() && label(then, &Family::Operating.key(ID)).is_none() {
+                wrong.push(format!("{name} is available and nowhere"));
+            }
+        }
+        wrong
+    };
+    let mut log = Vec::new();
+    let mut problems = std::collections::BTreeMap::new();
+    let began = Instant::now();
+    let calls_before = (bed.http.calls(), bed.guarded.calls());
+    let mut step = 0;
+    while began.elapsed() < Duration::from_secs(150) {
+        step += 1;
+        let pod = pods[next(4) as usize].clone();
+        let action = match next(16) {
+            13 => match seed % 2 { 0 => { let mut s = bed.http.state(); s.late = Some(Duration::from_secs(7)); drop(s); bed.guarded.state().late = Some(Duration::from_secs(7)); "late calls".to_owned() } _ => { let leader = bed.bed.leader().await; bed.bed.kill(leader).await; bed.bed.restart(leader).await; "leader killed".to_owned() } },
+            14 => { scope.lose_readiness(&pod).await; format!("{pod} not Ready") }
+            15 => { for pod in &pods { scope.resume_kubelet(pod).await; } "kubelets resumed".to_owned() }
+            0 => { web.edit(adapter("edge")).await; "to edge".to_owned() }
+            1 => { web.edit(adapter("guarded")).await; "to guarded".to_owned() }
+            2 => { web.edit(adapter("passing")).await; "to passing".to_owned() }
+            3 => { bed.guarded.state().down ^= true; "guarded down toggled".to_owned() }
+            4 => { bed.http.state().down ^= true; "edge down toggled".to_owned() }
+            5 => { bed.guarded.state().lost_replies = 1; bed.http.state().lost_replies = 1; "lost replies".to_owned() }
+            6 => { let mut s = bed.guarded.state(); if !s.refused_pods.remove(&pod) { s.refused_pods.insert(pod.clone()); } format!("guarded refuses {:?}", s.refused_pods) }
+            7 => { let port = 8080 + next(2); web.edit(json!({ "spec": { "ports": [{ "name": "http", "port": 80, "targetPort": port }] } })).await; format!("port {port}") }
+            8 | 9 | 10 => {
+                let now = scope.get(&pod).await;
+                if label(&now, &Family::Operating.key(ID)).is_none() && testbed::pods::in_flight(&now).is_empty() {
+                    drop(scope.begin(&pod, ID).await); format!("begin {pod}")
+                } else if may_operate(&now, ID) {
+                    drop(scope.finish(&pod, ID).await); format!("finish {pod}")
+                } else { undo_quietly(&scope, &pod).await; format!("undo {pod}") }
+            }
+            11 => { bed.guarded.state().hangs = true; sleep(Duration::from_secs(3)).await; bed.guarded.state().hangs = false; "guarded hung for 3 s".to_owned() }
+            _ => { bed.guarded.state().down = false; bed.http.state().down = false; bed.guarded.state().refused_pods.clear(); "all well".to_owned() }
+        };
+        log.push(format!("{:?} {action}", began.elapsed()));
+        let until = Instant::now() + Duration::from_millis(300 + next(2500));
+        while Instant::now() < until {
+            for wrong in sample().await {
+                problems.entry(wrong).or_insert_with(|| (began.elapsed(), 0_usize)).1 += 1;
+            }
+            sleep(Duration::from_millis(40)).await;
+        }
+    }
+    let calls = (bed.http.calls() - calls_before.0, bed.guarded.calls() - calls_before.1);
+    bed.http.end_faults();
+    { let mut s = bed.guarded.state(); s.down = false; s.hangs = false; s.refused_pods.clear(); s.lost_replies = 0; }
+    bed.guarded.state().late = None;
+    for pod in &pods {
+        scope.resume_kubelet(pod).await;
+        drop(scope.finish(pod, ID).await);
+    }
+    let settled = within(60, async || {
+        let r = web.report().await?;
+        (r.registered == 4 && r.pending + r.draining + r.failed == 0 && r.last_error.is_none()).then_some(())
+    }).await;
+    eprintln!("T15 seed {seed}: {step} steps, calls {calls:?}, settled {}, record {}, cut {:?} {:?}", settled.is_some(), in_use(&web).await, bed.http.state().cut, bed.guarded.state().cut);
+    for (problem, (at, count)) in &problems { eprintln!("T15 {problem}: first {at:?}, {count} times"); }
+    if !problems.is_empty() || settled.is_none() { for line in &log { eprintln!("   {line}"); } eprintln!("{:?}", web.report().await); }
+    assert!(problems.keys().all(|p| !p.contains("in Operate")) && settled.is_some());
+}
+
 async fn undo_quietly(scope: &Scope, pod: &str) {
     let undo = json!({ (Family::UndoOperationType.key(ID)): ID });
     drop(scope.label(pod, undo).await);
@@ -519,4 +624,67 @@ async fn attack_deleted_in_a_chain() {
     bed.guarded.state().down = false;
     web.gone().await;
     assert!(serving.is_empty());
+}
+
+/// T13: as T5, in detail, and with a Pod whose former members never served.
+#[tokio::test]
+async fn attack_unprotected_leaves_in_a_move() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("atk-left2").await;
+    let web = Employer::new(&scope, "web", crate::fixtures::edge()).await;
+    for name in ["web-1", "web-2"] {
+        scope.pod(name, json!({ "metadata": { "labels": { "app": "web" } } })).await;
+    }
+    web.consistent(2).await;
+    bed.http.state().refused_pods = ["web-3".to_owned()].into();
+    scope.pod("web-3", json!({ "metadata": { "labels": { "app": "web" } } })).await;
+    web.until("refused", |r| r.failed == 1).await;
+    scope.begin("web-1", ID).await.unwrap();
+    wait::until("Operate", async || may_operate(&scope.get("web-1").await, ID)).await;
+    down(bed, &web).await;
+    let show = async |when: &str| {
+        for name in ["web-1", "web-2", "web-3"] {
+            let pod = scope.get(name).await;
+            eprintln!("T13 {when}: {name} expected {} protected {} available {} ops {:?}", web.is_expected(&pod), web.protects(&pod), is_available(&pod), testbed::pods::in_flight(&pod));
+        }
+    };
+    show("before").await;
+    let out = json!({ "metadata": { "labels": { "app": "else" } } });
+    scope.patch("web-1", out.clone()).await.unwrap();
+    scope.patch("web-3", out).await.unwrap();
+    for n in 0..4 {
+        sleep(Duration::from_secs(2)).await;
+        show(&format!("{n} after relabelling")).await;
+    }
+    scope.finish("web-1", ID).await.unwrap();
+    sleep(Duration::from_secs(8)).await;
+    show("finished").await;
+    eprintln!("T13 {:?}", web.report().await);
+    let stuck = { let pod = scope.get("web-3").await; web.is_expected(&pod) && !is_available(&pod) };
+    bed.guarded.state().down = false;
+    assert!(!stuck);
+}
+
+/// T14: an earlier record comes back, and a new leader can't read the present load balancer.
+#[tokio::test]
+async fn attack_earlier_record_and_new_leader() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("atk-restore2").await;
+    let (web, set) = serving_by(&scope, "edge", 2).await;
+    let pods = names(&set).await;
+    web.edit(adapter("guarded")).await;
+    wait::until("the move", async || in_use(&web).await == "guarded").await;
+    web.consistent(2).await;
+    bed.guarded.state().down = true;
+    bed.crash_all().await;
+    web.until("the failure", |r| r.last_error.is_some()).await;
+    // As the manifest has it that was exported before.
+    web.edit(json!({ "metadata": { "annotations": { (keys::CONSIST_ADAPTER_IN_USE): "edge" } } })).await;
+    sleep(Duration::from_secs(5)).await;
+    scope.begin(&pods[0], ID).await.unwrap();
+    let operates = within(25, async || may_operate(&scope.get(&pods[0]).await, ID).then_some(())).await;
+    let serving = bed.guarded.serving(&scope.namespace);
+    eprintln!("T14: record {} operates {} guarded {serving:?}", in_use(&web).await, operates.is_some());
+    bed.guarded.state().down = false;
+    assert!(operates.is_none());
 }
