@@ -688,3 +688,56 @@ async fn attack_earlier_record_and_new_leader() {
     bed.guarded.state().down = false;
     assert!(operates.is_none());
 }
+
+/// Whether the Pods come back after they were all off for a moment in a move that the new load balancer refuses.
+async fn all_off_for_a_moment(name: &str, replicas: i32, operation: bool, pending: bool) {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("atk-vacuous").await;
+    let (web, set) = serving_by(&scope, "edge", replicas).await;
+    let pods = names(&set).await;
+    match pending {
+        true => drop(bed.guarded.state().pending_groups.insert("http".to_owned())),
+        false => bed.guarded.state().refused_pods = pods.iter().cloned().collect(),
+    }
+    web.edit(adapter("guarded")).await;
+    web.until("the failure", |r| r.adapter == "guarded" && r.pending >= pods.len()).await;
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(bed.http.serving(&scope.namespace), pods);
+    match operation {
+        true => {
+            scope.begin(&pods[0], ID).await.unwrap();
+            wait::until("Operate", async || may_operate(&scope.get(&pods[0]).await, ID)).await;
+            sleep(Duration::from_secs(3)).await;
+            scope.finish(&pods[0], ID).await.unwrap();
+        }
+        false => {
+            for pod in &pods {
+                scope.lose_readiness(pod).await;
+            }
+            wait::until("nobody", async || bed.http.serving(&scope.namespace).is_empty()).await;
+            sleep(Duration::from_secs(5)).await;
+            for pod in &pods {
+                scope.become_ready(pod).await;
+            }
+        }
+    }
+    let back = within(30, async || (bed.http.serving(&scope.namespace) == pods).then_some(())).await;
+    let available = testbed::pods::is_available(&scope.get(&pods[0]).await);
+    eprintln!("{name}: back {} edge {:?} guarded {:?} record {} available {available} ops {:?} {:?}", back.is_some(), bed.http.serving(&scope.namespace), bed.guarded.serving(&scope.namespace), in_use(&web).await, testbed::pods::in_flight(&scope.get(&pods[0]).await), web.report().await);
+    bed.guarded.state().refused_pods.clear();
+    bed.guarded.state().pending_groups.clear();
+    for pod in &pods {
+        scope.resume_kubelet(pod).await;
+    }
+    assert!(back.is_some());
+}
+
+#[tokio::test]
+async fn attack_vacuous_operation_on_the_only_pod_of_a_refused_move() {
+    all_off_for_a_moment("T16", 1, true, false).await;
+}
+
+#[tokio::test]
+async fn attack_vacuous_readiness_of_all_pods_in_a_move_that_is_not_healthy() {
+    all_off_for_a_moment("T17", 2, false, true).await;
+}
