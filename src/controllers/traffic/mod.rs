@@ -4,7 +4,9 @@
 //!
 //! | File | Purpose |
 //! |---|---|
-//! | `look` | one look at an employer: calls the adapter until nothing is to be called now |
+//! | `look` | one look at an employer: what should be, the calls, and the marks of its Pods |
+//! | `look_calls` | the calls of a look, each within its limits |
+//! | `look_result` | what an adapter is to an employer at a look, and what the look came to |
 //! | `moves` | moves of employers from one adapter to another |
 //! | `plan_clock` | the time of the plan, which never jumps |
 //! | `call_limits` | bounds the calls of each adapter |
@@ -19,6 +21,8 @@
 mod call_limits;
 mod employer_writes;
 mod look;
+mod look_calls;
+mod look_result;
 mod mark_writes;
 mod moves;
 mod object_writes;
@@ -48,7 +52,8 @@ use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::traffic::names::{EmployerName, SERVICE};
 use crate::domain::traffic::report::EmployerReport;
 use call_limits::CallLimits;
-use look::{FormerPlaces, Look, LookResult, Role};
+use look::Look;
+use look_result::{FormerPlaces, LookResult, Role};
 use mark_writes::MarkWrites;
 use object_writes::ObjectWrites;
 use plan_clock::PlanClock;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use traffic::{Adapter, Control};
 
 use super::super::cache_waits::UNSYNCED_RETRY;
-use super::look::{FormerPlaces, LookResult, Role};
+use super::look_result::{FormerPlaces, LookResult, Role};
 use super::{EmployerMemory, MIN_RETRY, TrafficController};
 use crate::api::keys;
 use crate::cluster::traffic::adapters::NamedAdapter;

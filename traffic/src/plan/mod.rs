@@ -25,6 +25,7 @@
 //! | `open` | the members that are not as they should be, each with its next step: `next`, `marks` and `summary` follow it |
 //! | `marks` | what each Pod's state permits: protect, release or keep |
 //! | `places` | what several load balancers do with a Pod during a move |
+//! | `drained` | whether the Pods that are off have drained at an adapter that only observes |
 //! | `waiting` | an open member in words |
 //! | `summary` | counts and waiting members, for the status of the employer |
 
@@ -33,6 +34,7 @@ mod applied;
 mod arrival;
 mod backoff;
 mod departure;
+mod drained;
 mod known;
 mod late;
 mod marks;
@@ -51,6 +53,7 @@ mod turned;
 mod view;
 mod waiting;
 
+pub use drained::{all_drained, refused_drain};
 pub use marks::{Mark, marks};
 pub use memory::Memory;
 pub use next::{Next, next_call};
