@@ -16,6 +16,7 @@ mod hanging;
 mod large_pods;
 mod late_effects;
 mod left_pods;
+mod move_ends;
 mod moves;
 #[allow(dead_code)]
 #[path = "../collaset/admission_policies.rs"]
