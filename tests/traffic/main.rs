@@ -17,6 +17,7 @@ mod large_pods;
 mod late_effects;
 mod left_pods;
 mod move_ends;
+mod move_returns;
 mod moves;
 #[allow(dead_code)]
 #[path = "../collaset/admission_policies.rs"]
