@@ -7,6 +7,7 @@ mod bed;
 mod black_box;
 mod credentials;
 mod doubles;
+mod earlier_record;
 mod employers;
 mod endpoints;
 mod faults;
