@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod addresses;
-mod attack_a;
 mod bed;
 mod black_box;
 mod credentials;
@@ -30,6 +29,7 @@ mod rewriting;
 mod selector;
 mod stale_protections;
 mod taken_back;
+mod undone_in_a_move;
 mod uninstall;
 mod unprotected;
 mod weaknesses;
