@@ -9,7 +9,7 @@ use crate::fixtures::{adapter, in_use, names, serving_by};
 
 const ID: &str = "manual";
 
-/// The manifest is from before the move to `guarded`, so that it names neither this adapter nor its members.
+/// The manifest is from before the move to `guarded`, so its record does not name this adapter.
 #[tokio::test]
 async fn earlier_record_forgets_no_load_balancer() {
     let (bed, _alone) = alone().await;

@@ -1,5 +1,5 @@
-//! Ends of moves. A former load balancer removes its members when the new one serves in its place, and not before. The
-//! record then loses its name, whatever happens to the other former load balancers.
+//! Ends of moves. A former adapter removes its members when the new one serves in its place, and not before. It then leaves
+//! the record, whatever the other former adapters do.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn end_of_move(bed: &TrafficBed, web: &Employer<'_>, pods: &[String]) {
     assert!(bed.http.serving(namespace).is_empty());
 }
 
-/// While the only Pod is off, no Pod should serve and does not. This says nothing about the new load balancer.
+/// While the only Pod is off, no member is missing at the new load balancer, which still refuses the Pod.
 #[tokio::test]
 async fn move_does_not_end_while_its_only_pod_is_off() {
     let (bed, _alone) = alone().await;
@@ -104,7 +104,7 @@ async fn move_does_not_end_while_no_pod_is_ready() {
     end_of_move(bed, &web, &pods).await;
 }
 
-/// The other Pods serve at the new load balancer. While the refused Pod is off, nothing seems to be missing there.
+/// The other Pods serve at the new load balancer. While the refused Pod is off, no member is missing there.
 #[tokio::test]
 async fn refused_pod_that_was_off_serves_at_the_former_load_balancer() {
     let (bed, _alone) = alone().await;
@@ -175,9 +175,9 @@ async fn first_adapter_of_a_chain_retires_although_the_second_is_down() {
     web.consistent(2).await;
 }
 
-/// The end of the move can't be recorded. Events about Pods do not lead to reads of the former load balancer.
+/// The end of the move can't be recorded. Events about Pods cause no reads of the former load balancer.
 #[tokio::test]
-async fn refused_record_of_a_move_causes_few_reads_of_the_former_adapter() {
+async fn refused_record_causes_few_reads_of_the_former_adapter() {
     let (bed, _alone) = alone().await;
     let scope = bed.bed.scope("move-refused-reads").await;
     let (web, set) = serving_by(&scope, "edge", 2).await;

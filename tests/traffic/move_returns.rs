@@ -9,7 +9,7 @@ use crate::bed::{TrafficBed, alone};
 use crate::fixtures::{Employer, adapter, in_use, move_to_one_that_is_down, names, serving_by};
 use crate::sets::label;
 
-/// Lets a Pod leave the former load balancer `edge` and come back, which `edge` refuses at first.
+/// Lets a Pod leave the former load balancer `edge` and become Ready again. At first, `edge` refuses to register it.
 async fn leave_and_come_back(bed: &TrafficBed, web: &Employer<'_>, pods: &[String]) {
     let Scope { namespace, .. } = web.scope;
     let pod = &pods[0];
@@ -34,7 +34,7 @@ async fn leave_and_come_back(bed: &TrafficBed, web: &Employer<'_>, pods: &[Strin
 }
 
 #[tokio::test]
-async fn pod_that_comes_back_is_not_available_while_the_new_adapter_refuses_the_service() {
+async fn returning_pod_is_unavailable_while_the_new_adapter_refuses_the_service() {
     let (bed, _alone) = alone().await;
     let scope = bed.bed.scope("return-refused").await;
     let (web, set) = serving_by(&scope, "edge", 2).await;
@@ -52,9 +52,9 @@ async fn pod_that_comes_back_is_not_available_while_the_new_adapter_refuses_the_
     web.consistent(2).await;
 }
 
-/// The new leader has not begun the move.
+/// Another leader began the move, and the new leader can't read the members at the new load balancer.
 #[tokio::test]
-async fn pod_that_comes_back_after_a_change_of_the_leader_is_not_available() {
+async fn returning_pod_is_unavailable_after_a_change_of_the_leader() {
     let (bed, _alone) = alone().await;
     let scope = bed.bed.scope("return-leader").await;
     let (web, set) = serving_by(&scope, "edge", 2).await;

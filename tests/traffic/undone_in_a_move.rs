@@ -15,7 +15,7 @@ use crate::bed::alone;
 use crate::fixtures::{draining_behind_endpoints, in_use, managed_by};
 
 const ID: &str = "manual";
-/// Longer than the timeouts of two calls that hang.
+/// Longer than two calls that hang.
 const DRAIN: Duration = Duration::from_secs(22);
 
 /// Whether a Pod gets requests, as the EndpointSlices say.
@@ -33,7 +33,7 @@ async fn is_in_slice(scope: &Scope, pod: &str) -> bool {
     })
 }
 
-/// While a call to the new load balancer hangs, nobody looks at the Pod.
+/// While a call to the new load balancer hangs, the leader does not see that the Pod gets requests again.
 #[tokio::test]
 async fn operation_begun_again_during_a_hang_has_its_drain_time() {
     let (bed, _alone) = alone().await;
