@@ -9,8 +9,7 @@ use tokio::time::sleep;
 
 use crate::bed::{TrafficBed, alone};
 use crate::fixtures::{
-    Employer, adapter, assert_each_serves, in_use, move_to_one_that_is_down, names,
-    refuse_ends_of_moves, serving_by,
+    Employer, adapter, assert_each_serves, in_use, names, refuse_ends_of_moves, serving_by,
 };
 
 const ID: &str = "manual";
@@ -159,7 +158,14 @@ async fn first_adapter_of_a_chain_retires_although_the_second_is_down() {
     let (bed, _alone) = alone().await;
     let scope = bed.bed.scope("move-chain").await;
     let (web, _set) = serving_by(&scope, "edge", 2).await;
-    move_to_one_that_is_down(bed, &web).await;
+    // The second one registers the members, and is down before they get healthy.
+    bed.guarded.state().pending_groups.insert("http".to_owned());
+    web.edit(adapter("guarded")).await;
+    web.until("the members", |report| {
+        report.adapter == "guarded" && report.pending == 2
+    })
+    .await;
+    bed.guarded.state().down = true;
     web.edit(adapter("endpoints")).await;
     wait::until("the first adapter to leave the record", async || {
         in_use(&web).await == "endpoints,guarded"
@@ -167,6 +173,7 @@ async fn first_adapter_of_a_chain_retires_although_the_second_is_down() {
     .await;
     assert!(bed.http.serving(&scope.namespace).is_empty());
     assert!(bed.http.state().cut.is_empty());
+    bed.guarded.state().pending_groups.clear();
     bed.guarded.state().down = false;
     wait::until("the second adapter to leave the record", async || {
         in_use(&web).await == "endpoints"

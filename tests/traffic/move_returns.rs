@@ -2,6 +2,7 @@
 //! could let the last serving Pod go.
 
 use operating::api::keys;
+use serde_json::json;
 use testbed::pods::is_ready;
 use testbed::{Scope, wait};
 
@@ -39,7 +40,7 @@ async fn returning_pod_is_unavailable_while_the_new_adapter_refuses_the_service(
     let scope = bed.bed.scope("return-refused").await;
     let (web, set) = serving_by(&scope, "edge", 2).await;
     let pods = names(&set).await;
-    // The Service lacks the annotations that `slb` needs.
+    // The Service lacks the annotations that `slb` needs, and `slb` only reads: others may have registered the Pods.
     web.edit(adapter("slb")).await;
     web.until("the refusal", |report| {
         report.adapter == "slb" && report.last_error.is_some()
@@ -69,4 +70,30 @@ async fn returning_pod_is_unavailable_after_a_change_of_the_leader() {
     .await;
     web.consistent(2).await;
     assert_eq!(bed.guarded.serving(&scope.namespace), pods);
+}
+
+/// The present adapter refuses the Service, and the former one goes on registering Pods.
+#[tokio::test]
+async fn new_pod_is_unavailable_until_it_serves_at_the_former_adapter() {
+    let (bed, _alone) = alone().await;
+    let scope = bed.bed.scope("return-new").await;
+    let (web, _set) = serving_by(&scope, "edge", 1).await;
+    web.edit(adapter("slb")).await;
+    web.until("the refusal", |report| {
+        report.adapter == "slb" && report.last_error.is_some()
+    })
+    .await;
+    bed.http.state().refused_pods = ["web-new".to_owned()].into();
+    let changes = || bed.http.state().applies[&scope.namespace];
+    let before = changes();
+    let labels = json!({ "metadata": { "labels": { "app": "web" } } });
+    scope.pod("web-new", labels).await;
+    scope.until_pod("web-new", "Ready", is_ready).await;
+    wait::until("the refusal", async || changes() > before).await;
+    let new = web.marks("web-new", (true, false)).await;
+    assert!(label(&new, keys::SERVICE_AVAILABLE).is_none());
+    bed.http.state().refused_pods.clear();
+    web.marks("web-new", (true, true)).await;
+    web.edit(adapter("edge")).await;
+    web.consistent(2).await;
 }
