@@ -5,6 +5,7 @@
 mod absence;
 mod balancer;
 mod cases;
+mod chain;
 mod checks;
 mod disturb;
 mod fruitless;
@@ -12,6 +13,7 @@ mod model;
 mod moves;
 mod pace;
 mod random;
+mod reader_b;
 mod reads;
 mod walks;
 mod world;

@@ -1,0 +1,173 @@
+//! Cases of a reader who attacks the plan.
+
+use std::time::Duration;
+
+use super::cases::world_of_one;
+use super::world::World;
+use crate::plan::*;
+use crate::{AdapterError, Applied, Changes, Control, Observation, Presence, Registration};
+
+/// A load balancer whose answers a test writes.
+struct Rig<'a> {
+    world: &'a mut World,
+    observes: usize,
+    applies: usize,
+}
+
+impl Rig<'_> {
+    fn run(
+        &mut self,
+        seconds: u64,
+        observe: &mut dyn FnMut() -> Result<Observation, AdapterError>,
+        apply: &mut dyn FnMut(&Changes) -> Applied,
+    ) {
+        let end = self.world.now + Duration::from_secs(seconds);
+        while self.world.now < end {
+            let view = self.world.view();
+            self.world.memory.begin_look(&view, self.world.now);
+            let (mut calls, mut observed) = (0, false);
+            let wake = loop {
+                let now = self.world.now;
+                match next_call(&view, &self.world.memory, calls, observed, now) {
+                    Next::Wait(until) => break until,
+                    Next::Observe => {
+                        self.world.memory.begin_call(calls == 0, now);
+                        self.observes += 1;
+                        let result = observe();
+                        self.world.memory.observed(&view, result, now, now);
+                        observed = true;
+                    }
+                    Next::Apply(changes) => {
+                        self.world.memory.begin_call(calls == 0, now);
+                        self.applies += 1;
+                        let applied = apply(&changes);
+                        self.world.memory.applied(&view, &changes, applied, now);
+                    }
+                }
+                calls += 1;
+            };
+            let soon = self.world.now + Duration::from_millis(50);
+            self.world.now = wake.unwrap_or(end).max(soon).min(end.max(soon));
+        }
+    }
+}
+
+/// Rule 4 of traffic-http.md: `deregister` may be answered with `Draining` while requests go on.
+#[test]
+fn removal_answered_with_draining_is_not_repeated_without_a_pause() {
+    let (mut world, uid) = world_of_one(Control::Drains);
+    world.balancer.counts = false;
+    world.look();
+    let member = world.balancer.entries.values().next().unwrap().member.clone();
+    world.pods.get_mut(&uid).unwrap().pod.on = false;
+    world.protected.insert(uid.clone());
+    world.now += Duration::from_secs(60);
+    let state = std::cell::RefCell::new(Presence::Serving);
+    let mut rig = Rig { world: &mut world, observes: 0, applies: 0 };
+    rig.run(
+        60,
+        &mut || {
+            Ok(Observation {
+                registrations: vec![Registration {
+                    member: member.clone(),
+                    presence: state.borrow().clone(),
+                    connections: None,
+                }],
+                ..Observation::default()
+            })
+        },
+        &mut |changes| {
+            *state.borrow_mut() = Presence::Draining { until: None };
+            changes
+                .members()
+                .map(|m| (m.key.clone(), Ok(Presence::Draining { until: None })))
+                .collect()
+        },
+    );
+    let (observes, applies) = (rig.observes, rig.applies);
+    assert!(applies <= 20, "{applies} applies, {observes} reads in 60 s");
+}
+
+/// A load balancer that has its own weights, and whose new members are pending.
+#[test]
+fn weight_that_is_accepted_and_not_taken_is_not_set_without_a_pause() {
+    for answer in [Presence::Serving, Presence::Pending] {
+        let (mut world, _) = world_of_one(Control::Drains);
+        world.look();
+        let mut member = world.balancer.entries.values().next().unwrap().member.clone();
+        member.weight = 1;
+        world.memory.read_again();
+        world.now += Duration::from_secs(60);
+        let mut rig = Rig { world: &mut world, observes: 0, applies: 0 };
+        rig.run(
+            60,
+            &mut || {
+                Ok(Observation {
+                    registrations: vec![Registration {
+                        member: member.clone(),
+                        presence: Presence::Serving,
+                        connections: None,
+                    }],
+                    ..Observation::default()
+                })
+            },
+            &mut |changes| {
+                changes
+                    .members()
+                    .map(|m| (m.key.clone(), Ok(answer.clone())))
+                    .collect()
+            },
+        );
+        let (observes, applies) = (rig.observes, rig.applies);
+        let view = world.view();
+        let summary = Summary::of(&view, &world.memory, world.now);
+        eprintln!("{answer:?}: {applies} applies, {observes} reads in 60 s; {summary:?}");
+        assert!(applies <= 12, "{answer:?}: {applies} applies, {observes} reads in 60 s");
+    }
+}
+
+/// A registration that was accepted, and a read that is late and does not list it yet.
+#[test]
+fn late_read_after_an_accepted_registration_releases_nobody() {
+    let (mut world, uid) = world_of_one(Control::Drains);
+    world.look();
+    assert!(world.protected.contains(&uid));
+    world.now += Duration::from_secs(1);
+    world.pods.get_mut(&uid).unwrap().pod.on = false;
+    let view = world.view();
+    world.memory.begin_look(&view, world.now);
+    // A read that shows the time before the registration.
+    let late = Ok(Observation::default());
+    world.memory.observed(&view, late, world.now, world.now);
+    let mark = marks(&view, &world.memory, world.now).remove(&uid).unwrap();
+    assert!(matches!(mark, Mark::Keep(_)), "{mark:?} while {:?}", world.balancer.entries);
+}
+
+/// An operation is undone and another begins between two looks. Both looks see the Pod off and protected.
+#[test]
+fn pod_that_was_on_between_two_looks_and_protected_in_both_is_drained_again() {
+    let (mut world, uid) = world_of_one(Control::Observes);
+    world.pass();
+    world.look();
+    world.now += Duration::from_secs(1);
+    world.look();
+    world.pods.get_mut(&uid).unwrap().pod.on = false;
+    world.protected.insert(uid.clone());
+    world.pass();
+    world.now += Duration::from_secs(1);
+    world.look();
+    for _ in 0..4 {
+        world.now += Duration::from_secs(2);
+        world.look();
+    }
+    assert!(world.protected.contains(&uid));
+    // Undone, on, and off again by another operation.
+    world.pods.get_mut(&uid).unwrap().pod.on = true;
+    world.pass();
+    world.now += Duration::from_secs(3);
+    world.pods.get_mut(&uid).unwrap().pod.on = false;
+    world.pass();
+    world.now += Duration::from_secs(1);
+    world.look();
+    assert!(world.protected.contains(&uid), "requests may be open");
+}
