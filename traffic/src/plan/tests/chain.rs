@@ -306,6 +306,10 @@ impl Chain {
             self.write_mark(uid, mark, snapshot[uid].version, &formers, &plan);
         }
         let settled = summary.is_settled(&view, &plan);
+        if std::env::var("CHAIN_TRACE").is_ok() {
+            let on: Vec<_> = view.pods.iter().map(|(u, i)| (u.clone(), i.pod.on, i.selected, i.protected)).collect();
+            self.note(format!("look at {chosen}: {on:?} absent {:?} {permitted:?}", plan.pods.iter().map(|(u, k)| (u, k.turned, k.absent_since)).collect::<Vec<_>>()));
+        }
         self.plans.insert(chosen, plan);
         if settled {
             self.served = Some(chosen);
@@ -334,6 +338,10 @@ impl Chain {
                 false => plan.is_empty(),
             };
             let its = places(&view, &plan, self.now);
+            if std::env::var("CHAIN_TRACE").is_ok() {
+                let on: Vec<_> = view.pods.iter().map(|(u, i)| (u.clone(), i.pod.on, i.selected, i.protected)).collect();
+                self.note(format!("former {former}: {on:?} absent {:?} {its:?}", plan.pods.iter().map(|(u, k)| (u, k.turned, k.absent_since)).collect::<Vec<_>>()));
+            }
             if before.as_ref() != Some(&its) {
                 wake = wake.into_iter().chain([self.now + Duration::from_secs(1)]).min();
             }
@@ -547,7 +555,10 @@ impl Chain {
             n => Some(uids[self.random.below(n) as usize].clone()),
         };
         match self.random.below(40) {
-            0 => self.shape = SHAPES[self.random.below(5) as usize],
+            0 => {
+                self.shape = SHAPES[self.random.below(5) as usize];
+                self.note(format!("shape {:?}", self.shape));
+            }
             1 => self.weight = 1 + self.random.below(3) as u32,
             2 => {
                 let n = self.random.below(NAMES as u64) as usize;
@@ -572,7 +583,7 @@ impl Chain {
                 }
             }
             9 => self.lead_anew(),
-            10 => self.stalled = !self.stalled,
+            10 if std::env::var("CHAIN_STALL").is_ok() => self.stalled = !self.stalled,
             11 => {
                 let n = self.random.below(NAMES as u64) as usize;
                 self.lbs[n].down = !self.lbs[n].down;
@@ -651,6 +662,7 @@ impl Chain {
                 member.weight = 7;
                 self.left.remove(&(n, member.pod.uid.clone()));
                 self.lbs[n].add(member, &mut self.random);
+                self.log.push(format!("{} joins {n}: {key}", self.now));
                 let entry = self.lbs[n].entries.get_mut(key).unwrap();
                 entry.member.pod = PodId::default();
             }
@@ -658,6 +670,7 @@ impl Chain {
         for key in self.lbs[n].entries.keys().cloned().collect::<Vec<_>>() {
             if !view.wanted.contains_key(&key) && (self.random.one_in(2) || !self.faults) {
                 if let Some(entry) = self.lbs[n].entries.remove(&key) {
+                    self.log.push(format!("{} left {n}: {key} of {}", self.now, entry.owner));
                     if used {
                         self.left.insert((n, entry.owner), self.now);
                     }

@@ -171,3 +171,24 @@ fn pod_that_was_on_between_two_looks_and_protected_in_both_is_drained_again() {
     world.look();
     assert!(world.protected.contains(&uid), "requests may be open");
 }
+
+/// The port of the employer changes to one that the Pod lacks, so that somebody else takes it off. It drains all the same.
+#[test]
+fn pod_without_the_port_drains_where_somebody_else_changes_members() {
+    let (mut world, uid) = world_of_one(Control::Observes);
+    world.pass();
+    world.look();
+    world.now += Duration::from_secs(1);
+    world.look();
+    assert!(world.protected.contains(&uid));
+    world.now += Duration::from_secs(30);
+    world.look();
+    world.now += Duration::from_secs(1);
+    // No member is planned any more.
+    world.shape = Vec::new();
+    world.pods.get_mut(&uid).unwrap().pod.on = false;
+    world.pass();
+    assert!(world.balancer.entries.is_empty());
+    world.look();
+    assert!(world.protected.contains(&uid), "requests may be open");
+}
