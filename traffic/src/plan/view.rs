@@ -104,7 +104,6 @@ impl View {
             if !input.ended {
                 planner.clone_from(&uid);
             }
-            let _ = &planner;
         }
         for address in &input.pod.addresses {
             let resident = self.residents.entry(*address);
@@ -165,8 +164,7 @@ impl View {
     /// The Pod behind a registered member: the one that the load balancer names, or else one that plans it, or else one
     /// that has its address, because the port of an employer can change.
     pub fn pod_behind(&self, member: &Member) -> Option<&PodInput> {
-        let is_alive = |uid: &&String| self.pods.get(*uid).is_some_and(|input| !input.ended);
-        let planner = || self.planners.get(&member.key).filter(is_alive);
+        let planner = || self.planners.get(&member.key);
         let resident = || self.residents.get(&member.key.address);
         match member.pod.uid.as_str() {
             "" => self.pods.get(planner().or_else(resident)?),
@@ -176,10 +174,7 @@ impl View {
 
     /// Whether a Pod other than this one plans a member.
     pub fn is_of_another(&self, key: &MemberKey, uid: &str) -> bool {
-        self.planners.get(key).is_some_and(|planner| {
-            let is_alive = self.pods.get(planner).is_some_and(|input| !input.ended);
-            planner != uid && is_alive
-        })
+        self.planners.get(key).is_some_and(|planner| planner != uid)
     }
 
     /// All planned members, each with its Pod.

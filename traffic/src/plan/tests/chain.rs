@@ -560,12 +560,12 @@ impl Chain {
                 self.note(format!("shape {:?}", self.shape));
             }
             1 => self.weight = 1 + self.random.below(3) as u32,
-            2 => {
+            2 if std::env::var("CHAIN_NOREFUSE").is_err() => {
                 let n = self.random.below(NAMES as u64) as usize;
                 self.refuses[n] = !self.refuses[n];
                 self.note(format!("{n} refuses: {}", self.refuses[n]));
             }
-            3 | 4 if moves => {
+            3 | 4 if moves && std::env::var("CHAIN_NOCONF").is_err() => {
                 let n = self.random.below(NAMES as u64) as usize;
                 self.configured[n] = !self.configured[n];
                 self.lead_anew(); // a replica reads the file when it starts
