@@ -74,13 +74,6 @@ fn mark_off(
     if let Some(reason) = unreadable_of(memory, &keys) {
         return Mark::Keep(reason);
     }
-    if view.settings.control == Control::Observes && keys.is_empty() && std::env::var("UNMENDED").is_err() {
-        let drained = drained_at(view, memory, uid).is_some_and(|at| at <= now);
-        return match drained {
-            true => Mark::Release,
-            false => Mark::Keep("requests may still be open".to_owned()),
-        };
-    }
     let key = match view.settings.control {
         Control::Observes if drained_at(view, memory, uid).is_some_and(|at| at <= now) => None,
         Control::Observes => {
