@@ -205,11 +205,15 @@ impl CachedEmployer {
     }
 
     /// Whether a new Pod that it selects must wait for traffic before it is available: somebody manages the traffic, and
-    /// has the finalizer and the record that this takes.
+    /// has the finalizer and the record that this takes. If the adapter refuses the employer, a former one may go on.
     pub fn expects_traffic(&self) -> bool {
         let employer = &self.state.employer;
+        let in_use = AdapterInUse::of(&employer.annotations);
         let adapter = self.adapter.as_ref().ok().and_then(Option::as_ref);
-        let accepts = |named: &NamedAdapter| named.adapter.check(employer).is_ok();
+        let accepts = |named: &NamedAdapter| {
+            let moves = in_use.formers(&named.name).next().is_some();
+            moves || named.adapter.check(employer).is_ok()
+        };
         self.may_have_members() && !employer.deleting && adapter.is_some_and(accepts)
     }
 

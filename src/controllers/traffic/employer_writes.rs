@@ -27,17 +27,22 @@ use crate::domain::traffic::report::EmployerReport;
 /// The reason of Events about failures. Kuperator has one for each kind of failure; this is the most general.
 const FAILED_REASON: &str = "SyncEmployeesFailed";
 
-/// Whether an employer has the finalizer and the record of its adapter, so that members may be registered.
-pub fn is_prepared(employer: &CachedEmployer, adapter: &str) -> bool {
+/// Whether an employer has the finalizer, and none of Kuperator.
+pub fn has_finalizer(employer: &CachedEmployer) -> bool {
     let finalizers = employer.state.finalizers.iter();
     let ours: Vec<_> = finalizers.filter(|f| is_clean_finalizer(f)).collect();
+    ours == [keys::CLEAN_FINALIZER]
+}
+
+/// Whether an employer has the finalizer and the record of its adapter, so that members may be registered.
+pub fn is_prepared(employer: &CachedEmployer, adapter: &str) -> bool {
     let annotations = &employer.state.employer.annotations;
     let present = AdapterInUse::of(annotations).present();
     let records = keys::CONSIST_RECORDS.iter();
     let has_records = records
         .into_iter()
         .any(|key| annotations.contains_key(*key));
-    ours == [keys::CLEAN_FINALIZER] && present == Some(adapter) && !has_records
+    has_finalizer(employer) && present == Some(adapter) && !has_records
 }
 
 /// Whether the stored report says the same as this one, apart from the time of the next try: each try would write the
@@ -53,8 +58,8 @@ pub fn stored_report(employer: &CachedEmployer) -> Option<EmployerReport> {
 }
 
 impl TrafficController {
-    /// Gives an employer the finalizer, and records its adapter. If it has lost both, it was replaced by its manifest, and the
-    /// adapters whose members this leader knows are recorded again. Returns the employer as it is stored then; `None` if the
+    /// Gives an employer the finalizer, and records its adapter. If it was replaced by its manifest, it has lost both, or has an
+    /// earlier record. Then the adapters whose members this leader knows are recorded again. Returns the employer as it is stored then; `None` if the
     /// API server has stored something else.
     pub(super) async fn prepare(
         &self,
@@ -72,8 +77,11 @@ impl TrafficController {
         finalizers.push(keys::CLEAN_FINALIZER);
         let in_use = AdapterInUse::of(&employer.state.employer.annotations);
         let is_replaced = others_only && in_use.present().is_none();
-        let known = memory.plans.iter().filter(|(_, plan)| !plan.is_empty());
-        let known = known.map(|(name, _)| name.as_str()).filter(|_| is_replaced);
+        let has_record = in_use.present().is_some();
+        let known = memory.plans.iter().filter(|(_, plan)| {
+            is_replaced && !plan.is_empty() || has_record && plan.may_have_members()
+        });
+        let known = known.map(|(name, _)| name.as_str());
         let mut annotations = no_records();
         annotations.insert(
             keys::CONSIST_ADAPTER_IN_USE.to_owned(),

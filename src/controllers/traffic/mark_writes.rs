@@ -118,6 +118,7 @@ pub async fn write_marks(
     employer: &EmployerName,
     pods: &BTreeMap<String, Arc<Pod>>,
     (view, memory, marks): (&View, &Memory, &BTreeMap<String, Mark>),
+    moves: bool,
     now: Timestamp,
     writes: &mut MarkWrites,
 ) -> MarkResult {
@@ -136,7 +137,7 @@ pub async fn write_marks(
         if let Some(turned) = memory.turned_at(uid) {
             writes.forget_before(uid, turned);
         }
-        let wanted = wanted_marks(view, employer, pod, mark);
+        let wanted = wanted_marks(view, employer, pod, mark, moves);
         changes
             .extend(pod_marks::change(employer, pod, wanted).map(|change| (pod, change, wanted)));
     }
@@ -150,7 +151,9 @@ pub async fn write_marks(
         let took = turned.map(|turned| now.duration_since(turned).unsigned_abs());
         match (had.protected, wanted.protected) {
             (true, false) => result.drained.extend(took),
-            (false, true) => result.served.extend(took),
+            (false, true) if marks.get(&pod.metadata.uid) == Some(&Mark::Protect) => {
+                result.served.extend(took);
+            }
             _ => {}
         }
     }
@@ -217,20 +220,29 @@ async fn write_all<'a>(
     done
 }
 
-/// The marks that a Pod should have.
-fn wanted_marks(view: &View, employer: &EmployerName, pod: &Pod, mark: &Mark) -> PodMarks {
+/// The marks that a Pod should have. `moves` says that another adapter may go on if the present one refuses the employer.
+fn wanted_marks(
+    view: &View,
+    employer: &EmployerName,
+    pod: &Pod,
+    mark: &Mark,
+    moves: bool,
+) -> PodMarks {
     let present = PodMarks::of(employer, pod);
     let uid = &pod.metadata.uid;
     let selected = view.pods.get(uid).is_some_and(|input| input.selected);
     let stays = selected && !view.deleting;
-    let refused = view.refused.is_some();
+    let refused = view.refused.is_some() && !moves;
+    let waits = stays && !refused;
     let protected = match mark {
         Mark::Protect => true,
         Mark::Release => false,
+        // A Pod that is available already gets both marks at once, or it would lose its availability. It gets them before it
+        // is registered: an operation must not begin unseen when it leaves the selection again.
+        Mark::Keep(_) if waits && !present.expected && pod.is_available() => true,
         Mark::Keep(_) => present.protected,
     };
-    let expected = match (stays && !refused, protected) {
-        // A Pod that serves already would lose its availability until it has the finalizer.
+    let expected = match (waits, protected) {
         (true, false) => present.expected || !pod.is_available(),
         (true, true) => true,
         // While the employer is refused, a Pod that waits for it does not become available without traffic. A Pod that has

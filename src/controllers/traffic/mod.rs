@@ -4,7 +4,9 @@
 //!
 //! | File | Purpose |
 //! |---|---|
-//! | `look` | one look at an employer: calls the adapter until nothing is to be called now |
+//! | `look` | one look at an employer: what should be, the calls, and the marks of its Pods |
+//! | `look_calls` | the calls of a look, each within its limits |
+//! | `look_result` | what an adapter is to an employer at a look, and what the look came to |
 //! | `moves` | moves of employers from one adapter to another |
 //! | `plan_clock` | the time of the plan, which never jumps |
 //! | `call_limits` | bounds the calls of each adapter |
@@ -19,6 +21,8 @@
 mod call_limits;
 mod employer_writes;
 mod look;
+mod look_calls;
+mod look_result;
 mod mark_writes;
 mod moves;
 mod object_writes;
@@ -48,7 +52,8 @@ use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::traffic::names::{EmployerName, SERVICE};
 use crate::domain::traffic::report::EmployerReport;
 use call_limits::CallLimits;
-use look::{FormerPlaces, Look, LookResult, Role};
+use look::Look;
+use look_result::{FormerPlaces, LookResult, Role};
 use mark_writes::MarkWrites;
 use object_writes::ObjectWrites;
 use plan_clock::PlanClock;
@@ -77,8 +82,6 @@ struct EmployerMemory {
     places: HashMap<String, FormerPlaces>,
     /// The adapter at which all Pods that should serve have done so. A former one registers no Pod from then on.
     served: Option<String>,
-    /// The adapter that had no members before this leader recorded it.
-    begun: Option<String>,
     /// Pods with marks of this employer, as the last look saw them: their names, by UID. A Pod that is not managed any
     /// more leaves the cache, and must still be released.
     marked: BTreeMap<String, String>,
@@ -192,9 +195,10 @@ impl TrafficController {
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
         let deleting = employer.state.employer.deleting;
         let mut employer = Arc::clone(employer);
-        if !deleting && !employer_writes::is_prepared(&employer, &chosen.name) {
-            let is_new = self.is_new(&employer, chosen);
-            memory.begun = is_new.then(|| chosen.name.clone());
+        // The record names a new adapter from its first change on.
+        let is_new = !deleting && self.is_new(&employer, chosen, memory);
+        let is_ready = is_new || employer_writes::is_prepared(&employer, &chosen.name);
+        if !deleting && (!is_ready || moves::lacks_adapter(&employer, &chosen.name, memory)) {
             employer = match self.prepare(&employer, &chosen.name, memory).await? {
                 Some(prepared) => prepared,
                 None => return self.report_unprepared(&employer, chosen, memory).await,
@@ -205,7 +209,6 @@ impl TrafficController {
             |name: &String| *name == chosen.name || record.names().any(|recorded| recorded == name);
         memory.plans.retain(|name, _| is_known(name)); // what was known in former times may be wrong
         memory.served.take_if(|served| *served != chosen.name);
-        memory.begun.take_if(|begun| *begun != chosen.name);
         let formers = self.formers(&employer, chosen);
         memory
             .places
@@ -217,7 +220,7 @@ impl TrafficController {
         let mut plan = known.unwrap_or_default();
         let role = Role::Present {
             moves: formers.hold(deleting),
-            is_new: memory.begun.as_ref() == Some(&chosen.name),
+            is_new,
         };
         let places = formers.places(&memory.places, deleting);
         let looked = self
@@ -225,17 +228,29 @@ impl TrafficController {
             .await;
         memory.plans.insert(chosen.name.clone(), plan);
         let mut result = looked?;
+        if result.begins {
+            if self
+                .prepare(&employer, &chosen.name, memory)
+                .await?
+                .is_none()
+            {
+                return self.report_unprepared(&employer, chosen, memory).await;
+            }
+            return Ok(ReconcileOutcome::After(MIN_RETRY));
+        }
         for same in &formers.same {
             let forgotten = self.forget_same(&employer, same, memory).await;
             self.add_former(&employer.name, same, forgotten, &mut result)?;
         }
-        let settled = deleting || result.is_settled;
+        let settled = deleting || self.confirm_settled(&formers, chosen, &mut result, memory);
         if settled {
             memory.served = Some(chosen.name.clone());
         }
-        for (index, former) in formers.usable.iter().enumerate() {
-            // They go one after the other. Those that do not go yet keep their members as the Pods need.
-            let retires = settled && index == 0;
+        // They go one after the other, and one that can't be read does not hold up the others. Those that do not go yet keep
+        // their members as the Pods need.
+        let retiring = formers.retiring(&memory.plans);
+        for former in &formers.usable {
+            let retires = settled && retiring == Some(former);
             let registers = memory.served.as_ref() != Some(&chosen.name);
             let role = Role::Former { retires, registers };
             let looked = self.look_at_former(&employer, former, role, memory).await;

@@ -4,10 +4,12 @@
 use std::collections::HashMap;
 
 use tokio::time::Instant;
+use traffic::plan::Memory;
 use traffic::{Adapter, Control};
 
 use super::super::cache_waits::UNSYNCED_RETRY;
-use super::look::{FormerPlaces, LookResult, Role};
+use super::employer_writes::has_finalizer;
+use super::look_result::{FormerPlaces, LookResult, Role};
 use super::{EmployerMemory, MIN_RETRY, TrafficController};
 use crate::api::keys;
 use crate::cluster::traffic::adapters::NamedAdapter;
@@ -15,6 +17,20 @@ use crate::cluster::traffic::employers::CachedEmployer;
 use crate::cluster::work_queue::ReconcileOutcome;
 use crate::domain::traffic::adapter_in_use::AdapterInUse;
 use crate::domain::traffic::names::EmployerName;
+
+/// Whether members are registered at an adapter that the record does not name: somebody has written an earlier record.
+/// Whoever removes the record forgets these adapters.
+pub(super) fn lacks_adapter(
+    employer: &CachedEmployer,
+    chosen: &str,
+    memory: &EmployerMemory,
+) -> bool {
+    let record = in_use(employer);
+    let is_known = |name: &str| name == chosen || record.names().any(|recorded| recorded == name);
+    let mut plans = memory.plans.iter();
+    record.present().is_some()
+        && plans.any(|(name, plan)| plan.may_have_members() && !is_known(name))
+}
 
 /// The record of an employer.
 pub(super) fn in_use(employer: &CachedEmployer) -> AdapterInUse<'_> {
@@ -45,13 +61,44 @@ impl TrafficController {
         formers
     }
 
-    /// Whether an adapter has no members of an employer that is managed already, because another one has managed it.
-    pub(super) fn is_new(&self, employer: &CachedEmployer, chosen: &NamedAdapter) -> bool {
+    /// Whether an adapter has never registered a member of an employer that is managed already: another one has managed it,
+    /// and the record names only that one.
+    pub(super) fn is_new(
+        &self,
+        employer: &CachedEmployer,
+        chosen: &NamedAdapter,
+        memory: &EmployerMemory,
+    ) -> bool {
         let record = in_use(employer);
         let is_listed = record.names().any(|name| name == chosen.name);
         let observes = chosen.adapter.settings().control == Control::Observes;
         let same = !self.formers(employer, chosen).same.is_empty();
-        record.present().is_some() && !is_listed && !observes && !same
+        let plan = memory.plans.get(&chosen.name);
+        let has_members = plan.is_some_and(Memory::may_have_members);
+        let is_moved = record.present().is_some() && !is_listed && has_finalizer(employer);
+        is_moved && !observes && !same && !has_members
+    }
+
+    /// Whether the present adapter serves in place of the former ones, as a second read has told.
+    pub(super) fn confirm_settled(
+        &self,
+        formers: &Formers,
+        chosen: &NamedAdapter,
+        result: &mut LookResult,
+        memory: &mut EmployerMemory,
+    ) -> bool {
+        let plan = memory.plans.get_mut(&chosen.name);
+        let Some(plan) = plan.filter(|_| !formers.usable.is_empty()) else {
+            return result.is_settled;
+        };
+        if let Some(unproven) = result.unproven.take() {
+            result.summary.add_unproven(unproven);
+        }
+        let is_confirmed = plan.confirm_settled(result.is_settled, self.clock.now());
+        if result.is_settled && !is_confirmed {
+            result.wake = result.wake.into_iter().chain([UNSYNCED_RETRY]).min();
+        }
+        is_confirmed
     }
 
     /// Forgets a former adapter whose members are those of the present one.
@@ -103,8 +150,8 @@ impl TrafficController {
         }
         memory.places.insert(former.to_owned(), places);
         if looked.is_clean {
-            memory.plans.remove(former);
             self.forget_former(employer, former).await?;
+            memory.plans.remove(former);
             for plan in memory.plans.values_mut() {
                 plan.read_again(); // two addresses may lead to one load balancer
             }
@@ -155,6 +202,12 @@ impl Formers {
     /// is not configured when the employer is deleted.
     pub fn hold(&self, deleting: bool) -> bool {
         !self.usable.is_empty() || !deleting && !self.unknown.is_empty()
+    }
+
+    /// The one whose members go first: the first that can be read.
+    pub fn retiring(&self, plans: &HashMap<String, Memory>) -> Option<&String> {
+        let is_read = |name: &&String| plans.get(*name).is_some_and(Memory::is_read);
+        self.usable.iter().find(is_read).or(self.usable.first())
     }
 
     /// What each of them does with the Pods. Nothing is known of those that can't be asked.

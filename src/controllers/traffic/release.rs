@@ -25,7 +25,7 @@ impl TrafficController {
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
         memory.plans.clear();
         memory.places.clear();
-        (memory.served, memory.begun) = (None, None);
+        memory.served = None;
         let marked = pods::marked_pods(&self.context, &employer.name);
         match self.release_pods(&employer.name, marked, memory).await? {
             Released::All => {

@@ -1,9 +1,11 @@
 //! What the plan of an employer must know of a Pod.
 
+use std::collections::BTreeSet;
+
 use traffic::plan::PodInput;
 use traffic::{PodId, PodPort};
 
-use crate::api::keys;
+use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::{Phase, stored_phases};
 use crate::domain::pod::{Container, Pod};
 
@@ -38,7 +40,19 @@ pub fn pod_input(pod: &Pod, selected: bool, protected: bool) -> PodInput {
         selected,
         protected,
         ended: have_containers_ended(pod),
+        operations: operations_off_traffic(pod),
     }
+}
+
+/// The operations that keep the Pod off traffic, each with the time of its begin.
+fn operations_off_traffic(pod: &Pod) -> BTreeSet<String> {
+    let phases = stored_phases(pod).into_iter();
+    let off = phases.filter(|(_, phase)| phase.holds_offline());
+    let begun = off.filter_map(|(id, _)| {
+        let begin = pod.label(&Family::Operating.key(&id))?;
+        Some(format!("{id}={begin}"))
+    });
+    begun.collect()
 }
 
 /// Whether the Pod should take traffic: it is Ready, its lifecycle keeps it on traffic, and its deletion has not begun.

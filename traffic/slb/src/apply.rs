@@ -17,7 +17,7 @@ const BATCH: usize = 20;
 /// Most calls that are made only to find out which servers of refused calls can't be changed.
 const SPLITS: usize = 16;
 
-/// Changes members. Members whose call was sent but not answered are missing in the result.
+/// Changes members. The error of a call that was sent but not answered says why nothing is known of its members.
 pub(crate) async fn apply(writer: &Writer, service: &Employer, changes: &Changes) -> Applied {
     let mut groups: BTreeMap<Group, Wanted<'_>> = BTreeMap::new();
     for member in &changes.register {
@@ -161,8 +161,11 @@ impl Run<'_> {
             self.writer.groups.changed(self.group);
             match self.writer.client.write(write, self.group, &servers).await {
                 Ok(listed) => self.succeeded(write, &batch, &listed),
-                // Nothing is known of these servers; they are left out.
-                Err(failure) if failure.is_lost() => self.stopped = Some(failure.into_error()),
+                Err(failure) if failure.is_lost() => {
+                    let error = failure.into_error();
+                    self.answer(&batch, |_| Err(error.clone()));
+                    self.stopped = Some(error);
+                }
                 Err(failure) => {
                     self.not_added(write, &batch, &failure);
                     if !failure.may_concern_one_server() {

@@ -45,17 +45,23 @@ impl Accepted {
         }
     }
 
+    /// Whether it is a removal that no read has been compared with.
+    pub fn is_unread_removal(self) -> bool {
+        self.kind == Kind::Deregister && !self.compared
+    }
+
     /// Whether it was accepted too often.
     pub fn is_fruitless(self) -> bool {
         self.count >= FRUITLESS
     }
 
-    /// Compares it with a read.
-    pub fn compare(mut self, control: Control, presence: &Presence) -> Effect {
+    /// Compares it with a read. `is_as_wanted` says whether a member that should serve has the Pod and the weight that it
+    /// should have.
+    pub fn compare(mut self, control: Control, presence: &Presence, is_as_wanted: bool) -> Effect {
         match (self.kind, presence) {
             (_, Presence::Unknown) | (Kind::Register, Presence::Pending) => Effect::Open,
-            (Kind::Register, Presence::Serving)
-            | (Kind::Drain, Presence::Draining { .. } | Presence::Absent)
+            (Kind::Register, Presence::Serving) if is_as_wanted => Effect::Seen,
+            (Kind::Drain, Presence::Draining { .. } | Presence::Absent)
             | (Kind::Deregister, Presence::Absent) => Effect::Seen,
             (Kind::Deregister, Presence::Draining { .. }) if control == Control::Deregisters => {
                 Effect::Seen
@@ -72,7 +78,10 @@ impl Accepted {
 impl Kind {
     fn complaint(self) -> String {
         let (change, instead) = match self {
-            Kind::Register => ("to register the member", "does not list it as serving"),
+            Kind::Register => (
+                "to register the member",
+                "does not list it as serving, for its Pod and with its weight",
+            ),
             Kind::Drain => ("to drain the member", "still lists it as serving"),
             Kind::Deregister => ("to remove the member", "still lists it"),
         };

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::accepted::Accepted;
 use super::backoff::later;
 use super::known::Known;
 use super::memory::Memory;
@@ -65,6 +66,10 @@ pub(super) fn departure(
             until: known.late.on(),
             poll: false,
         },
+        // The load balancer has accepted the removal, and lets open requests end.
+        Presence::Draining { .. } if known.accepted.is_some_and(Accepted::is_unread_removal) => {
+            Step::POLL
+        }
         Presence::Draining { .. } if now >= drained_at || known.is_idle() => Step::Deregister,
         Presence::Draining { .. } => Step::Wait {
             until: Some(drained_at),

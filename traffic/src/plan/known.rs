@@ -93,6 +93,10 @@ pub(super) struct KnownPod {
     pub should_serve: bool,
     /// Whether somebody may wait until it is off traffic.
     pub protected: bool,
+    /// The operations that keep it off, if it is off.
+    pub operations: BTreeSet<String>,
+    /// Whether it lacked a member when it last went off traffic.
+    pub lacked: bool,
     /// Where it should serve.
     pub planned: BTreeSet<MemberKey>,
     /// Since when that is known.

@@ -78,7 +78,11 @@ fn mark_off(
         Control::Observes if drained_at(view, memory, uid).is_some_and(|at| at <= now) => None,
         Control::Observes => {
             let is_open = |key: &&MemberKey| open.contains_key(*key);
-            keys.iter().find(is_open).or(keys.first())
+            let Some(key) = keys.iter().find(is_open).or(keys.first()) else {
+                // It was a member before its port was changed to one that it lacks.
+                return Mark::Keep("requests may still be open".to_owned());
+            };
+            Some(key)
         }
         _ => keys.iter().find(|key| !is_off(view, memory, uid, key)),
     };

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::accepted::Accepted;
 use super::known::{Failure, Known, KnownPod};
 use super::view::View;
 use crate::{AdapterError, Member, MemberKey, Presence};
@@ -36,6 +37,8 @@ pub struct Memory {
     pub(super) last_call: Option<Timestamp>,
     /// Whether the load balancer counts open connections.
     pub(super) counts_connections: bool,
+    /// Since when the employer seems to be settled, in a move.
+    pub(super) settling: Option<Timestamp>,
     /// What is known of each Pod, by UID.
     pub(super) pods: BTreeMap<String, KnownPod>,
 }
@@ -65,6 +68,12 @@ impl Memory {
             |known: &Known| known.presence == Presence::Absent && known.late.on().is_none();
         let complete = self.observed.is_some() && self.unreadable.is_empty() && !self.must_observe;
         complete && self.members.values().all(absent)
+    }
+
+    /// Whether a member is registered, as far as reads and changes tell, or may be by a lost change.
+    pub fn may_have_members(&self) -> bool {
+        let mut members = self.members.values();
+        members.any(|known| known.presence != Presence::Absent || known.late.on().is_some())
     }
 
     /// The registered members whose Pod is not in `view`: the Pod is gone, or the cache does not know it yet. Only the
@@ -111,12 +120,13 @@ impl Memory {
     }
 
     /// Forgets the failed changes of members that serve as they should: they have had an effect, or are not wanted any
-    /// more.
+    /// more. A change that was accepted too often has had an effect when a read shows it.
     pub(super) fn forget_settled_failures(&mut self, view: &View) {
         for known in self.members.values_mut() {
             let wanted = view.wanted.get(&known.member.key);
             let settled = wanted.is_some_and(|member| known.is_as_wanted(view, member));
-            if settled && known.presence == Presence::Serving {
+            let fruitless = known.accepted.is_some_and(Accepted::is_fruitless);
+            if settled && known.presence == Presence::Serving && !fruitless {
                 known.failure = None;
             }
         }

@@ -24,7 +24,9 @@
 //! | `succession` | whether Pods that are not selected any more stay until others serve |
 //! | `open` | the members that are not as they should be, each with its next step: `next`, `marks` and `summary` follow it |
 //! | `marks` | what each Pod's state permits: protect, release or keep |
+//! | `settled` | whether the present load balancer of a move serves in place of the former ones |
 //! | `places` | what several load balancers do with a Pod during a move |
+//! | `drained` | whether the Pods that are off have drained at an adapter that only observes |
 //! | `waiting` | an open member in words |
 //! | `summary` | counts and waiting members, for the status of the employer |
 
@@ -33,6 +35,7 @@ mod applied;
 mod arrival;
 mod backoff;
 mod departure;
+mod drained;
 mod known;
 mod late;
 mod marks;
@@ -42,6 +45,7 @@ mod observed;
 mod open;
 mod places;
 mod reach;
+mod settled;
 mod step;
 mod succession;
 mod summary;
@@ -51,10 +55,12 @@ mod turned;
 mod view;
 mod waiting;
 
+pub use drained::{all_drained, refused_drain};
 pub use marks::{Mark, marks};
 pub use memory::Memory;
 pub use next::{Next, next_call};
-pub use places::{Place, mark_in_move, places};
+pub use places::{Place, PodPlace, mark_in_move, places};
+pub use settled::unproven;
 pub use step::Stay;
 pub use summary::{LISTED, Summary};
 pub use view::{PodInput, View};

@@ -111,7 +111,9 @@ impl Memory {
             let Some(accepted) = known.accepted.take() else {
                 continue;
             };
-            let effect = accepted.compare(view.settings.control, &known.presence);
+            let wanted = view.wanted.get(&known.member.key);
+            let is_as_wanted = wanted.is_none_or(|wanted| known.is_as_wanted(view, wanted));
+            let effect = accepted.compare(view.settings.control, &known.presence, is_as_wanted);
             match effect {
                 Effect::Seen => known.failure = None,
                 Effect::Open => {

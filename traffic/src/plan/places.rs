@@ -1,6 +1,6 @@
 //! A Pod during a move of its employer from one adapter to another. Several load balancers may send requests to it then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -22,8 +22,30 @@ pub enum Place {
     Unclear,
 }
 
+/// What a load balancer did with a Pod when it was last looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPlace {
+    /// What it did.
+    pub place: Place,
+    /// The operations that kept the Pod off then.
+    operations: BTreeSet<String>,
+}
+
+impl PodPlace {
+    /// What is known of it now: a Pod that was off may have been on since then.
+    pub fn as_of(&self, view: &View, uid: &str) -> Place {
+        let input = view.pods.get(uid);
+        match self.place {
+            Place::Off if input.is_none_or(|input| input.may_have_been_on(&self.operations)) => {
+                Place::Unclear
+            }
+            place => place,
+        }
+    }
+}
+
 /// What a load balancer does with each Pod, by UID.
-pub fn places(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, Place> {
+pub fn places(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, PodPlace> {
     let place = |(uid, mark): (String, Mark)| {
         let place = match mark {
             // An adapter that registers nobody lacks no member.
@@ -32,13 +54,16 @@ pub fn places(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, 
             Mark::Release if view.is_protected(&uid) => Place::Off,
             _ => Place::Unclear,
         };
-        (uid, place)
+        let input = view.pods.get(&uid);
+        let operations = input.map(|input| input.operations.clone());
+        let operations = operations.unwrap_or_default();
+        (uid, PodPlace { place, operations })
     };
     marks(view, memory, now).into_iter().map(place).collect()
 }
 
 /// The mark of a Pod by the present adapter, with what the former ones do with the Pod. `is_new` says that the present one
-/// had no members before this leader began the move.
+/// has never registered a member.
 pub fn mark_in_move(
     view: &View,
     memory: &Memory,
@@ -69,5 +94,5 @@ fn has_nothing(view: &View, memory: &Memory, uid: &str) -> bool {
     let mut known = keys.filter_map(|key| memory.members.get(&key));
     let registered =
         |known: &Known| known.presence != Presence::Absent || known.late.may_reach(uid);
-    view.refused.is_none() && memory.observed.is_none() && !known.any(registered)
+    memory.observed.is_none() && !known.any(registered)
 }

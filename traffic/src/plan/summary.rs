@@ -57,10 +57,11 @@ impl Summary {
         summary
     }
 
-    /// Whether every member that should serve does, as a complete read has told. Then a former adapter may remove its
-    /// members.
-    pub fn is_settled(&self, view: &View, memory: &Memory) -> bool {
-        view.refused.is_none() && memory.is_read() && self.pending + self.failed == 0
+    /// Adds a Pod without which a move does not end, and the reason.
+    pub fn add_unproven(&mut self, (pod, reason): (String, String)) {
+        self.pending += 1;
+        self.held.insert(0, (pod, reason));
+        self.held.truncate(LISTED);
     }
 
     /// Adds `difference` to all times, from the clock of the plan to that of the reader.

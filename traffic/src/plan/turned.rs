@@ -8,7 +8,7 @@ use super::known::KnownPod;
 use super::memory::Memory;
 use super::reach::Reach;
 use super::view::View;
-use crate::Presence;
+use crate::{MemberKey, Presence};
 
 impl Memory {
     /// Begins a look: notes which Pods have turned on or off since the last look.
@@ -19,24 +19,36 @@ impl Memory {
     }
 
     fn note_turned_pods(&mut self, view: &View, now: Timestamp) {
-        for uid in view.pods.keys() {
+        for (uid, input) in &view.pods {
             let should_serve = view.should_serve(uid);
             let planned = match should_serve {
                 true => view.planned_keys(uid),
                 false => BTreeSet::new(), // any member that reaches it is one too many
             };
             let protected = view.is_protected(uid);
-            // A Pod that is off and was not protected before has been on since: an operation has protected it.
             let is_same = |known: &KnownPod| {
-                let was_on = !should_serve && protected && !known.protected;
-                known.should_serve == should_serve && known.planned == planned && !was_on
+                // A Pod that is off and was not protected before has been on since: an operation has protected it. One that
+                // is on and not protected any more has been off: it has lost the protection when it came back.
+                let has_turned = known.protected != protected && protected != should_serve;
+                let was_on = !should_serve && input.may_have_been_on(&known.operations);
+                let same_state = known.should_serve == should_serve && known.planned == planned;
+                same_state && !has_turned && !was_on
             };
+            let before = self.pods.get(uid);
+            let lacked = match before {
+                Some(known) if known.should_serve && !should_serve => self.lacks_member(known, uid),
+                Some(known) => known.lacked && !should_serve,
+                None => false,
+            };
+            let operations = input.operations.clone();
             if let Some(known) = self.pods.get_mut(uid).filter(|known| is_same(known)) {
-                known.protected = protected;
+                (known.protected, known.operations) = (protected, operations);
             } else {
                 let known = KnownPod {
                     should_serve,
                     protected,
+                    operations,
+                    lacked,
                     planned,
                     turned: now,
                     absent_since: None,
@@ -46,6 +58,19 @@ impl Memory {
             }
         }
         self.pods.retain(|uid, _| view.pods.contains_key(uid));
+    }
+
+    /// Whether a Pod that should have served did not, at some member, when it was last looked at.
+    fn lacks_member(&self, known: &KnownPod, uid: &str) -> bool {
+        let serves = |key: &MemberKey| {
+            let member = self.members.get(key);
+            member.is_some_and(|member| {
+                let registered_for = &member.member.pod.uid;
+                let is_own = registered_for.is_empty() || registered_for == uid;
+                is_own && member.presence == Presence::Serving
+            })
+        };
+        known.planned.is_empty() || !known.planned.iter().all(serves)
     }
 
     /// Notes which Pods had no member in the last read, which began at `began`.

@@ -18,9 +18,18 @@ pub struct PodInput {
     pub protected: bool,
     /// Whether the containers of the Pod have ended for good, so that no request can go on.
     pub ended: bool,
+    /// The operations that keep the Pod off traffic, each with the time of its begin. By them a Pod that was on between two
+    /// looks is told from one that was off all the time.
+    pub operations: BTreeSet<String>,
 }
 
 impl PodInput {
+    /// Whether the Pod may have been on traffic since these operations kept it off: others do so now.
+    pub(super) fn may_have_been_on(&self, before: &BTreeSet<String>) -> bool {
+        let now = &self.operations;
+        !before.is_empty() && !now.is_empty() && before.is_disjoint(now)
+    }
+
     fn should_serve(&self, deleting: bool) -> bool {
         self.selected && self.pod.on && !deleting
     }
@@ -164,7 +173,7 @@ impl View {
     /// The Pod behind a registered member: the one that the load balancer names, or else one that plans it, or else one
     /// that has its address, because the port of an employer can change.
     pub fn pod_behind(&self, member: &Member) -> Option<&PodInput> {
-        let planner = || self.planners.get(&member.key);
+        let planner = || self.living_planner(&member.key);
         let resident = || self.residents.get(&member.key.address);
         match member.pod.uid.as_str() {
             "" => self.pods.get(planner().or_else(resident)?),
@@ -172,9 +181,16 @@ impl View {
         }
     }
 
+    /// The Pod that plans a member, unless it has ended: its address may be that of another Pod now.
+    fn living_planner(&self, key: &MemberKey) -> Option<&String> {
+        let has_ended = |uid: &&String| self.pods.get(*uid).is_some_and(|input| input.ended);
+        self.planners.get(key).filter(|uid| !has_ended(uid))
+    }
+
     /// Whether a Pod other than this one plans a member.
     pub fn is_of_another(&self, key: &MemberKey, uid: &str) -> bool {
-        self.planners.get(key).is_some_and(|planner| planner != uid)
+        let planner = self.living_planner(key);
+        planner.is_some_and(|planner| planner != uid)
     }
 
     /// All planned members, each with its Pod.

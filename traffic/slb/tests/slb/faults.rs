@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::*;
 use serde_json::json;
 use testbed::slb_double::{Effect, Existing, Fault, Listener, SlbDouble};
-use traffic::{Adapter, AdapterError, Presence};
+use traffic::{Adapter, AdapterError, Applied, Presence};
 
 async fn with_listener() -> SlbDouble {
     let double = double().await;
@@ -122,8 +122,19 @@ async fn health_that_cannot_be_read_makes_the_group_unreadable() {
     );
 }
 
+/// Checks that nothing is known of any member, and that the error names the call.
+fn assert_lost(applied: &Applied, action: &str) {
+    assert!(!applied.is_empty());
+    for result in applied.values() {
+        let Err(AdapterError::Transient(text)) = result else {
+            panic!("{result:?}");
+        };
+        assert!(text.contains(action), "{text}");
+    }
+}
+
 #[tokio::test]
-async fn lost_reply_leaves_members_out_until_they_are_read() {
+async fn lost_reply_is_told_with_its_cause_until_members_are_read() {
     let double = with_listener().await;
     let pods = pods(&double, 2);
     let adapter = adapter(&double, "write");
@@ -133,7 +144,10 @@ async fn lost_reply_leaves_members_out_until_they_are_read() {
             .on("AddBackendServers")
             .times(1),
     );
-    assert!(register(&adapter, &service, &pods).await.is_empty());
+    assert_lost(
+        &register(&adapter, &service, &pods).await,
+        "AddBackendServers",
+    );
     assert_eq!(
         double.count("AddBackendServers"),
         1,
@@ -149,7 +163,10 @@ async fn lost_reply_leaves_members_out_until_they_are_read() {
             .on("RemoveBackendServers")
             .times(1),
     );
-    assert!(deregister(&adapter, &service, &pods).await.is_empty());
+    assert_lost(
+        &deregister(&adapter, &service, &pods).await,
+        "RemoveBackendServers",
+    );
     assert_eq!(double.backends("lb-1"), []);
     let applied = deregister(&adapter, &service, &pods).await;
     // Whether a server that was added a moment ago is gone is not concluded at once.
@@ -171,7 +188,10 @@ async fn cut_call_that_had_no_effect_is_made_again() {
             .on("AddBackendServers")
             .times(1),
     );
-    assert!(register(&adapter, &service, &pods).await.is_empty());
+    assert_lost(
+        &register(&adapter, &service, &pods).await,
+        "AddBackendServers",
+    );
     assert_eq!(double.backends("lb-1"), []);
     // The server may have been added, so the Pod is not called absent.
     assert_eq!(

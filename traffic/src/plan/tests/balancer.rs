@@ -1,6 +1,6 @@
 //! A model of a load balancer: members that become healthy late, that drain, and whose connections it may count.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -74,6 +74,8 @@ pub struct Balancer {
     pub faults: bool,
     /// Whether every call fails.
     pub down: bool,
+    /// UIDs of the Pods that it refuses to register.
+    pub refuses: BTreeSet<String>,
     /// Whether every new member waits for a health check.
     pub checks: bool,
     pub entries: BTreeMap<MemberKey, Entry>,
@@ -89,6 +91,7 @@ impl Balancer {
             tells_until: !seed.is_multiple_of(5),
             faults: true,
             down: false,
+            refuses: BTreeSet::new(),
             checks: false,
             entries: BTreeMap::new(),
             delayed: Vec::new(),
@@ -225,6 +228,11 @@ impl Balancer {
         for (members, kind) in lists {
             for member in members {
                 if let Some(error) = self.fault(random) {
+                    applied.insert(member.key.clone(), Err(error));
+                    continue;
+                }
+                if kind == 0 && self.refuses.contains(&member.pod.uid) {
+                    let error = AdapterError::Permanent("refused".to_owned());
                     applied.insert(member.key.clone(), Err(error));
                     continue;
                 }

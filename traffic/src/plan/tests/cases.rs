@@ -150,3 +150,25 @@ fn failures_of_a_corrected_port_are_forgotten() {
     let summary = Summary::of(&view, &world.memory, world.now);
     assert_eq!((summary.failed, summary.last_error), (0, None));
 }
+
+/// A former adapter that only observes, and refuses the employer now, is not asked any more. What it sent to Pods that
+/// are off drains for the drain time.
+#[test]
+fn pods_drain_for_the_drain_time_at_an_adapter_that_refuses_the_employer() {
+    let (mut world, uid) = world_of_one(Control::Observes);
+    world.pods.get_mut(&uid).unwrap().pod.on = false;
+    world.protected.insert(uid.clone());
+    let mut view = world.view();
+    view.refused = Some(AdapterError::Permanent("another label".to_owned()));
+    view.drain_time = Duration::from_secs(15);
+    world.memory.begin_look(&view, world.now);
+    for (passed, left) in [(0, 15), (10, 15 - 10), (20, 0)] {
+        let now = world.now + Duration::from_secs(passed);
+        let drains = Duration::from_secs(left);
+        assert_eq!(refused_drain(&view, &world.memory, now), drains);
+        assert_eq!(all_drained(&view, &world.memory, now), left == 0);
+    }
+    // Nobody waits for a Pod that serves, or that is not protected.
+    view.pods.get_mut(&uid).unwrap().protected = false;
+    assert!(all_drained(&view, &world.memory, world.now));
+}

@@ -1,5 +1,7 @@
 //! What happens to Pods, to the employer and to the leader.
 
+use std::collections::BTreeSet;
+
 use super::model::SHAPES;
 use super::world::World;
 use crate::{Control, PodId};
@@ -27,9 +29,17 @@ impl World {
             (0 | 1, _) | (_, None) if self.pods.len() < 6 => self.add_pod(),
             (2 | 3, Some(uid)) => {
                 let input = self.pods.get_mut(&uid).unwrap();
-                input.pod.on = !input.pod.on && !input.ended;
-                if !input.pod.on && !input.ended {
-                    self.protected.insert(uid); // by the write that begins the operation
+                let was_on = std::mem::replace(&mut input.pod.on, false);
+                if was_on {
+                    self.begin_operation(&uid);
+                } else if !input.ended {
+                    // The protection goes in the write by which the Pod comes back.
+                    self.protected.remove(&uid);
+                    (input.pod.on, input.operations) = (true, BTreeSet::new());
+                    if self.random.one_in(4) {
+                        self.pass();
+                        self.begin_operation(&uid);
+                    }
                 }
             }
             (4, Some(uid)) => {
@@ -50,6 +60,27 @@ impl World {
             _ => {}
         }
         self.pass();
+    }
+
+    /// An operation takes a Pod off traffic, and protects it in the same write.
+    pub fn begin_operation(&mut self, uid: &str) {
+        self.next_operation += 1;
+        let input = self.pods.get_mut(uid).unwrap();
+        input.pod.on = false;
+        input.operations = [format!("operation={}", self.next_operation)].into();
+        if !input.ended {
+            self.protected.insert(uid.to_owned());
+        }
+    }
+
+    /// All Pods come back on traffic.
+    pub fn end_operations(&mut self) {
+        for (uid, input) in &mut self.pods {
+            if !input.pod.on && !input.ended {
+                (input.pod.on, input.operations) = (true, BTreeSet::new());
+                self.protected.remove(uid);
+            }
+        }
     }
 
     /// The employer selects the other Pods, as in a move from one set of Pods to another.

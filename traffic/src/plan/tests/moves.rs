@@ -90,7 +90,7 @@ impl World {
         let Some(other) = self.other.as_ref() else {
             return;
         };
-        let place = self.places.get(uid).copied();
+        let place = self.places.get(uid).map(|place| place.as_of(view, uid));
         let formers = [place.unwrap_or(Place::Unclear)];
         let mark = mark_in_move(view, &self.memory, uid, mark.clone(), &formers, self.is_new);
         let input = &self.pods[uid];
@@ -235,10 +235,8 @@ fn pod_that_was_on_between_two_looks_is_drained_again() {
     }
     assert!(!world.protected.contains(&uid));
     let view = world.view();
-    assert_eq!(
-        places(&view, &world.memory, world.now)[&uid],
-        Place::Unclear
-    );
+    let place = places(&view, &world.memory, world.now)[&uid].as_of(&view, &uid);
+    assert_eq!(place, Place::Unclear);
     turn(&mut world, true);
     turn(&mut world, false);
     world.look();

@@ -15,6 +15,9 @@ impl World {
         self.deleting = self.random.one_in(4);
         self.now += Duration::from_secs(400);
         let (before, moves) = (self.calls, self.other.is_some());
+        if moves && !self.deleting {
+            self.end_operations(); // a move waits for Pods that were refused before they went off
+        }
         for _ in 0..40 {
             self.pass();
             self.look();
@@ -41,7 +44,13 @@ impl World {
             assert!(as_wanted || self.control == Control::Observes, "{entry:?}");
         }
         // 440 seconds have room for two reads of all; the rest is what had to change.
-        assert!(self.other.is_none(), "a move does not end");
+        let waits = || {
+            (
+                unproven(&view, &self.memory),
+                Summary::of(&view, &self.memory, self.now),
+            )
+        };
+        assert!(self.other.is_none(), "a move does not end: {:?}", waits());
         assert!(
             moves || self.calls - before <= 20,
             "{} calls",

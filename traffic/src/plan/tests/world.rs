@@ -26,6 +26,7 @@ pub struct World {
     pub now: Timestamp,
     pub pods: BTreeMap<String, PodInput>,
     pub next_pod: u64,
+    pub next_operation: u64,
     /// When the member of each Pod left a load balancer that somebody else changes, by UID.
     pub left: BTreeMap<String, Timestamp>,
     pub memory: Memory,
@@ -38,7 +39,7 @@ pub struct World {
     /// Whether the present load balancer had no members before this leader began the move.
     pub is_new: bool,
     /// What the former adapter did with each Pod at its last look.
-    pub places: BTreeMap<String, Place>,
+    pub places: BTreeMap<String, PodPlace>,
     pub retires: bool,
     pub calls: usize,
     pub protected: BTreeSet<String>,
@@ -58,6 +59,7 @@ impl World {
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
             pods: BTreeMap::new(),
             next_pod: 0,
+            next_operation: 0,
             left: BTreeMap::new(),
             memory: Memory::default(),
             other: None,
@@ -131,6 +133,7 @@ impl World {
             selected: true,
             protected: false,
             ended: false,
+            operations: BTreeSet::new(),
         };
         self.pods.insert(id.uid, input);
     }
@@ -141,7 +144,9 @@ impl World {
         let wake = self.call(&mut view);
         self.check_marks(&view);
         let summary = Summary::of(&view, &self.memory, self.now);
-        let retires = self.deleting || summary.is_settled(&view, &self.memory);
+        let settled = summary.is_settled(&view, &self.memory);
+        let confirmed = self.other.is_some() && self.memory.confirm_settled(settled, self.now);
+        let retires = self.deleting || confirmed;
         self.served |= retires;
         let again = self.look_at_former(retires);
         wake.into_iter().chain(again).min()
