@@ -88,6 +88,10 @@ struct Live {
     expected: bool,
     /// Whether it has the label of a Pod that is available.
     available: bool,
+    /// Whether nobody could protect it: while the employer can't be managed, new Pods get no marks.
+    unguarded: bool,
+    /// Whether it has had a mark.
+    marked: bool,
 }
 
 struct Chain {
@@ -99,9 +103,8 @@ struct Chain {
     chosen: usize,
     record: Vec<usize>,
     plans: BTreeMap<usize, Memory>,
-    places: BTreeMap<usize, BTreeMap<String, Place>>,
+    places: BTreeMap<usize, BTreeMap<String, PodPlace>>,
     served: Option<usize>,
-    begun: Option<usize>,
     shape: Shape,
     weight: u32,
     pods: BTreeMap<String, Live>,
@@ -116,8 +119,12 @@ struct Chain {
     calls: usize,
     /// Since when each adapter is recorded.
     recorded: BTreeMap<usize, Timestamp>,
-    /// Whether every selected Pod gets the expectation, also if it is available.
-    expects_all: bool,
+    /// Begins of operations.
+    stamps: u64,
+    /// Whether the API server refuses writes of the record.
+    no_record: bool,
+    /// Whether Pods turn more than once between two looks.
+    twice: bool,
 }
 
 impl Chain {
@@ -146,7 +153,6 @@ impl Chain {
             plans: BTreeMap::new(),
             places: BTreeMap::new(),
             served: None,
-            begun: None,
             shape: SHAPES[0],
             weight: 100,
             pods: BTreeMap::new(),
@@ -159,7 +165,9 @@ impl Chain {
             log: Vec::new(),
             calls: 0,
             recorded: BTreeMap::new(),
-            expects_all: std::env::var("CHAIN_EXPECT").is_ok(),
+            stamps: 0,
+            no_record: false,
+            twice: std::env::var("CHAIN_TWICE").is_ok(),
         }
     }
 
@@ -193,7 +201,7 @@ impl Chain {
         }
     }
 
-    fn call(&mut self, n: usize, view: &mut View, memory: &mut Memory) -> Option<Timestamp> {
+    fn call(&mut self, n: usize, view: &mut View, memory: &mut Memory, is_new: bool) -> (Option<Timestamp>, bool) {
         let add_gone = |chain: &Chain, view: &mut View, memory: &Memory| {
             let unknown = memory.members_of_unknown_pods(view).into_iter();
             let gone = unknown.map(|member| member.pod.uid);
@@ -205,7 +213,8 @@ impl Chain {
         let (mut calls, mut observed) = (0, false);
         loop {
             match next_call(view, memory, calls, observed, self.now) {
-                Next::Wait(until) => break until,
+                Next::Wait(until) => break (until, false),
+                Next::Apply(_) if is_new => break (None, true),
                 Next::Observe => {
                     memory.begin_call(calls == 0, self.now);
                     let result = self.lbs[n].observe(&mut self.random);
@@ -230,12 +239,20 @@ impl Chain {
 
     /// A Pod that should serve does not leave its last load balancer.
     fn check_off(&self, n: usize, view: &View, changes: &Changes) {
+        if self.lbs[n].control == Control::Drains {
+            for member in &changes.deregister {
+                let Some(entry) = self.lbs[n].entries.get(&member.key) else { continue };
+                let has_ended = self.pods.get(&entry.owner).is_none_or(|live| live.input.ended);
+                let is_idle = entry.drained_from.is_some() && entry.connections == 0;
+                assert!(has_ended || is_idle || is_drained(entry, self.now), "{entry:?} is cut off at {n}");
+            }
+        }
         for member in changes.drain.iter().chain(&changes.deregister) {
             let Some(entry) = self.lbs[n].entries.get(&member.key).filter(|e| e.serves()) else { continue };
             let uid = &entry.owner;
             let Some(live) = self.pods.get(uid) else { continue };
             // It came back in this look: it is registered at the next one.
-            let on = live.input.pod.on && live.input.selected && live.last_on != Some(self.now);
+            let on = live.input.pod.on && live.input.selected && live.last_on != Some(self.now) && !live.input.ended;
             let seen = view.pods.get(uid).is_some_and(|i| i.pod.on && i.selected);
             if !on || !seen || !live.input.pod.addresses.contains(&member.key.address) {
                 continue;
@@ -259,34 +276,34 @@ impl Chain {
             return None;
         }
         let chosen = self.chosen;
-        if self.record.first() != Some(&chosen) {
-            let listed = self.record.contains(&chosen);
-            let is_new = !self.record.is_empty() && !listed && self.lbs[chosen].control != Control::Observes;
-            self.begun = is_new.then_some(chosen);
-            self.record.retain(|n| *n != chosen);
-            self.record.insert(0, chosen);
-            if !listed {
-                self.recorded.insert(chosen, self.now);
-                self.left.retain(|(n, _), _| *n != chosen);
-            }
+        let listed = self.record.contains(&chosen);
+        let has_members = self.plans.get(&chosen).is_some_and(Memory::may_have_members);
+        let is_new = !self.record.is_empty() && !listed && self.lbs[chosen].control != Control::Observes && !has_members;
+        if !is_new && self.record.first() != Some(&chosen) && !self.prepare() {
+            return Some(self.now + Duration::from_secs(1));
         }
         let record = self.record.clone();
-        self.plans.retain(|n, _| record.contains(n));
+        self.plans.retain(|n, _| *n == chosen || record.contains(n));
         self.served.take_if(|n| *n != chosen);
-        self.begun.take_if(|n| *n != chosen);
         let usable: Vec<usize> = record.iter().copied().filter(|n| *n != chosen && self.configured[*n]).collect();
         let unknown: Vec<usize> = record.iter().copied().filter(|n| *n != chosen && !self.configured[*n]).collect();
         self.places.retain(|n, _| usable.contains(n));
         let mut plan = self.plans.remove(&chosen).unwrap_or_default();
         let moves = !usable.is_empty() || !unknown.is_empty();
-        let is_new = self.begun == Some(chosen);
-        let mut formers: Vec<BTreeMap<String, Place>> =
+        let mut formers: Vec<BTreeMap<String, PodPlace>> =
             usable.iter().map(|n| self.places.get(n).cloned().unwrap_or_default()).collect();
         formers.extend(unknown.iter().map(|_| BTreeMap::new()));
-        self.expect();
         let snapshot = self.cache.clone();
         let mut view = self.view(chosen, true, false, &snapshot);
-        let mut wake = self.call(chosen, &mut view, &mut plan);
+        if self.expect(&view, &snapshot, moves) {
+            // The look ends early, and the formers are looked at.
+            plan.begin_look(&view, self.now);
+            plan.confirm_settled(false, self.now);
+            self.plans.insert(chosen, plan);
+            let wake = self.look_at_formers(chosen, &usable, false);
+            return wake.into_iter().chain([self.now + Duration::from_millis(50)]).min();
+        }
+        let (mut wake, begins) = self.call(chosen, &mut view, &mut plan, is_new);
         self.race();
         let mut permitted = marks(&view, &plan, self.now);
         if moves {
@@ -294,7 +311,7 @@ impl Chain {
                 .into_iter()
                 .map(|(uid, mark)| {
                     let of: Vec<Place> =
-                        formers.iter().map(|f| f.get(&uid).copied().unwrap_or(Place::Unclear)).collect();
+                        formers.iter().map(|f| f.get(&uid).map_or(Place::Unclear, |p| p.as_of(&view, &uid))).collect();
                     let mark = mark_in_move(&view, &plan, &uid, mark, &of, is_new);
                     (uid, mark)
                 })
@@ -303,38 +320,68 @@ impl Chain {
         let mut summary = Summary::of(&view, &plan, self.now);
         summary.add_held(&view, &permitted);
         for (uid, mark) in &permitted {
-            self.write_mark(uid, mark, snapshot[uid].version, &formers, &plan);
+            self.write_mark(&view, uid, mark, snapshot[uid].version, moves, &plan);
         }
-        let settled = summary.is_settled(&view, &plan);
+        let seems_settled = summary.is_settled(&view, &plan);
         if std::env::var("CHAIN_TRACE").is_ok() {
-            let on: Vec<_> = view.pods.iter().map(|(u, i)| (u.clone(), i.pod.on, i.selected, i.protected)).collect();
-            self.note(format!("look at {chosen}: {on:?} absent {:?} {permitted:?}", plan.pods.iter().map(|(u, k)| (u, k.turned, k.absent_since)).collect::<Vec<_>>()));
+            let on: Vec<_> = view.pods.iter().map(|(u, i)| (u.clone(), i.pod.on, i.selected, i.protected, i.operations.clone())).collect();
+            self.note(format!("look at {chosen} new {is_new} settled {seems_settled}: {on:?} {permitted:?} unproven {:?}", unproven(&view, &plan)));
+        }
+        if begins {
+            self.plans.insert(chosen, plan);
+            self.prepare();
+            return Some(self.now + Duration::from_millis(50));
+        }
+        let settled = match usable.is_empty() {
+            true => seems_settled,
+            false => plan.confirm_settled(seems_settled, self.now),
+        };
+        if seems_settled && !settled {
+            wake = wake.into_iter().chain([self.now + Duration::from_secs(1)]).min();
         }
         self.plans.insert(chosen, plan);
         if settled {
             self.served = Some(chosen);
         }
-        for (index, former) in usable.iter().copied().enumerate() {
+        let its = self.look_at_formers(chosen, &usable, settled);
+        wake.into_iter().chain(its).min()
+    }
+
+    /// Writes the record.
+    fn prepare(&mut self) -> bool {
+        if self.no_record {
+            return false;
+        }
+        let chosen = self.chosen;
+        let listed = self.record.contains(&chosen);
+        self.record.retain(|n| *n != chosen);
+        self.record.insert(0, chosen);
+        if !listed {
+            self.recorded.insert(chosen, self.now);
+            self.left.retain(|(n, _), _| *n != chosen);
+        }
+        self.note(format!("record {:?}", self.record));
+        true
+    }
+
+    fn look_at_formers(&mut self, chosen: usize, usable: &[usize], settled: bool) -> Option<Timestamp> {
+        let mut wake = None;
+        let is_read = |n: &&usize| self.plans.get(*n).is_some_and(Memory::is_read);
+        let retiring = usable.iter().find(is_read).or(usable.first()).copied();
+        for former in usable.iter().copied() {
             self.race();
             self.sync();
-            let retires = settled && index == 0;
+            let retires = settled && retiring == Some(former);
             let registers = self.served != Some(chosen);
             let before = self.places.remove(&former);
             let mut plan = self.plans.remove(&former).unwrap_or_default();
             let observes = self.lbs[former].control == Control::Observes;
             let snapshot = self.cache.clone();
             let mut view = self.view(former, registers, retires && !observes, &snapshot);
-            let its = self.call(former, &mut view, &mut plan);
+            let (its, _) = self.call(former, &mut view, &mut plan, false);
             wake = wake.into_iter().chain(its).min();
             let no_members = match observes {
-                true if view.refused.is_some() => false,
-                true => {
-                    let marks = marks(&view, &plan, self.now);
-                    snapshot.values().filter(|l| l.input.protected).all(|l| {
-                        let uid = &l.input.pod.id.uid;
-                        view.should_serve(uid) || marks.get(uid) == Some(&Mark::Release)
-                    })
-                }
+                true => all_drained(&view, &plan, self.now),
                 false => plan.is_empty(),
             };
             let its = places(&view, &plan, self.now);
@@ -346,7 +393,7 @@ impl Chain {
                 wake = wake.into_iter().chain([self.now + Duration::from_secs(1)]).min();
             }
             self.places.insert(former, its);
-            if retires && no_members {
+            if retires && no_members && !self.no_record {
                 if !observes {
                     assert!(self.lbs[former].entries.is_empty(), "members are left at {former}");
                 }
@@ -363,49 +410,72 @@ impl Chain {
         wake
     }
 
-    /// Pods that are not available wait for traffic.
-    fn expect(&mut self) {
-        let refused = self.refuses[self.chosen];
-        for (uid, cached) in &self.cache {
-            let Some(live) = self.pods.get_mut(uid).filter(|live| live.version == cached.version) else { continue };
-            live.available |= live.input.pod.on && (!live.expected || live.input.protected);
-            let expects = !live.available || live.input.protected || self.expects_all;
-            if live.input.selected && !refused && !live.expected && expects {
-                live.expected = true;
-                live.version += 1;
-            }
+    /// Pods that are not available wait for traffic. Returns whether one was written.
+    fn expect(&mut self, view: &View, snapshot: &BTreeMap<String, Live>, moves: bool) -> bool {
+        let mut written = false;
+        for (uid, cached) in snapshot {
+            written |= self.write(view, uid, &Mark::Keep("x".to_owned()), cached.version, moves);
         }
-        self.sync();
+        written
     }
 
-    fn write_mark(&mut self, uid: &str, mark: &Mark, version: u64, formers: &[BTreeMap<String, Place>], plan: &Memory) {
+    /// What `wanted_marks` does.
+    fn write(&mut self, view: &View, uid: &str, mark: &Mark, version: u64, moves: bool) -> bool {
+        let Some(live) = self.pods.get_mut(uid).filter(|live| live.version == version) else { return false };
+        let stays = live.input.selected;
+        let waits = stays && (view.refused.is_none() || moves);
+        let protected = match mark {
+            Mark::Protect => true,
+            Mark::Release => false,
+            Mark::Keep(_) if waits && !live.expected && live.available => true,
+            Mark::Keep(_) => live.input.protected,
+        };
+        let expected = match (waits, protected) {
+            (true, false) => live.expected || !live.available,
+            (true, true) => true,
+            (false, protected) => live.expected && (protected || stays || matches!(mark, Mark::Keep(_))),
+        };
+        if (expected, protected) == (live.expected, live.input.protected) {
+            return false;
+        }
+        let was = live.input.protected;
+        (live.expected, live.input.protected) = (expected, protected);
+        live.marked |= expected;
+        live.version += 1;
+        self.note(format!("marks of {uid}: expected {expected}, protected {protected} by {mark:?}"));
+        self.advance(uid);
+        if was && !protected {
+            self.check_release(uid);
+        }
+        self.check_available(uid);
+        true
+    }
+
+    fn write_mark(&mut self, view: &View, uid: &str, mark: &Mark, version: u64, moves: bool, plan: &Memory) {
+        if let Mark::Keep(reason) = mark {
+            assert!(!reason.is_empty());
+        }
         let Some(live) = self.pods.get(uid).filter(|live| live.version == version) else { return };
-        let input = live.input.clone();
-        match mark {
-            Mark::Protect if !input.protected => {
-                let serves = self.record.iter().any(|n| {
-                    self.lbs[*n].entries.values().any(|e| e.serves() && input.pod.addresses.contains(&e.member.key.address))
-                });
-                assert!(serves, "{uid} is protected and serves nowhere; formers {formers:?} {plan:?}");
-                let live = self.pods.get_mut(uid).unwrap();
-                live.input.protected = true;
-                live.expected = true;
-                live.version += 1;
-                self.note(format!("protect {uid}"));
-            }
-            Mark::Release if input.protected || live.expected && !input.selected => {
-                let live = self.pods.get_mut(uid).unwrap();
-                live.expected &= input.selected;
-                live.input.protected = false;
-                live.version += 1;
-                self.note(format!("release {uid}"));
-                self.advance(uid);
-                if input.protected {
-                    self.check_release(uid);
-                }
-            }
-            Mark::Keep(reason) => assert!(!reason.is_empty()),
-            _ => {}
+        if *mark == Mark::Protect && !live.input.protected && !self.serves(uid) && std::env::var("CHAIN_NOPROTECT").is_err() {
+            panic!("{uid} is protected and serves nowhere; {plan:?}");
+        }
+        self.write(view, uid, mark, version, moves);
+    }
+
+    fn serves(&self, uid: &str) -> bool {
+        let addresses = &self.pods[uid].input.pod.addresses;
+        let mut names = self.record.iter().chain([&self.chosen]);
+        names.any(|n| self.lbs[*n].entries.values().any(|e| e.serves() && addresses.contains(&e.member.key.address)))
+    }
+
+    /// A Pod becomes available when it serves.
+    fn check_available(&mut self, uid: &str) {
+        let live = &self.pods[uid];
+        let is = live.input.pod.on && !live.input.ended && (!live.expected || live.input.protected);
+        if is && !live.available {
+            let counts = live.expected && live.input.selected;
+            assert!(!counts || self.serves(uid), "{uid} becomes available and serves nowhere");
+            self.pods.get_mut(uid).unwrap().available = true;
         }
     }
 
@@ -432,7 +502,7 @@ impl Chain {
 
     /// Nobody gets requests while an operation works on it.
     fn check_operations(&self) {
-        for (uid, live) in self.pods.iter().filter(|(_, live)| live.operating && !live.input.ended) {
+        for (uid, live) in self.pods.iter().filter(|(_, live)| live.operating && !live.input.ended && !live.unguarded) {
             for n in &self.record {
                 let on = self.lbs[*n].entries.values().find(|e| e.owner == *uid && e.serves());
                 if self.recorded[n] >= live.released.unwrap() {
@@ -456,12 +526,15 @@ impl Chain {
 
     fn begin(&mut self, uid: &str) {
         let now = self.now;
-        let accepts = self.configured[self.chosen] && !self.refuses[self.chosen] || std::env::var("CHAIN_LENIENT").is_ok();
         let formers = self.record.iter().any(|n| *n != self.chosen);
+        let configured = self.configured[self.chosen];
+        let accepts = configured && (!self.refuses[self.chosen] || formers);
         let observes = self.configured[self.chosen] && self.lbs[self.chosen].control == Control::Observes;
         let live = self.pods.get_mut(uid).unwrap();
         let recent = live.input.pod.on || live.last_on.is_some_and(|at| now.duration_since(at).unsigned_abs() < DRAIN + Duration::from_secs(30));
-        let may = !observes || formers || recent;
+        let may = !configured || !observes || formers || recent;
+        self.stamps += 1;
+        live.input.operations = [format!("op={}", self.stamps)].into();
         live.in_operation = true;
         if live.input.pod.on {
             live.last_on = Some(now);
@@ -475,18 +548,26 @@ impl Chain {
             live.expected = true;
         }
         let protected = live.input.protected;
+        live.marked |= live.expected;
+        live.unguarded = !protected && !accepts && !live.expected || !live.marked;
         self.note(format!("begin {uid}, protected {protected}"));
         self.advance(uid);
     }
 
     fn end(&mut self, uid: &str) {
         let now = self.now;
+        let configured = self.configured[self.chosen];
         let live = self.pods.get_mut(uid).unwrap();
-        (live.in_operation, live.operating, live.input.protected) = (false, false, false);
+        (live.in_operation, live.operating) = (false, false);
+        live.input.operations.clear();
+        if live.expected && (!configured || live.input.selected) {
+            live.input.protected = false; // `stale_protections`
+        }
         live.input.pod.on = !live.input.ended;
         live.last_on = Some(now);
         live.version += 1;
         self.note(format!("end {uid}"));
+        self.check_available(uid);
     }
 
     fn race(&mut self) {
@@ -510,9 +591,19 @@ impl Chain {
                 live.last_on = Some(now);
                 live.version += 1;
                 self.note(format!("ready {uid}"));
+                self.check_available(uid);
             }
             (false, _) => self.begin(uid),
             (true, false) if self.random.one_in(3) => self.end(uid), // undone
+            _ if self.random.one_in(3) => {
+                // Another operation keeps it off from now on, and the first one ends.
+                self.stamps += 1;
+                let stamp = format!("op={}", self.stamps);
+                let live = self.pods.get_mut(uid).unwrap();
+                live.input.operations = [stamp].into();
+                live.version += 1;
+                self.note(format!("another operation {uid}"));
+            }
             (true, false) => {}
             (true, true) => self.end(uid),
         }
@@ -541,11 +632,13 @@ impl Chain {
             ..Pod::default()
         };
         let last_on = pod.on.then_some(self.now);
-        let expected = !self.record.is_empty();
-        let input = PodInput { pod, selected: true, protected: false, ended: false };
-        let live = Live { input, version: 1, operating: false, in_operation: false, last_on, released: None, expected, available: false };
+        let formers = self.record.iter().any(|n| *n != self.chosen);
+        let expected = !self.record.is_empty() && self.configured[self.chosen] && (!self.refuses[self.chosen] || formers);
+        let input = PodInput { pod, selected: true, protected: false, ended: false, operations: BTreeSet::new() };
+        let live = Live { input, version: 1, operating: false, in_operation: false, last_on, released: None, expected, available: false, unguarded: false, marked: expected };
         self.note(format!("add {id:?}"));
-        self.pods.insert(id.uid, live);
+        self.pods.insert(id.uid.clone(), live);
+        self.check_available(&id.uid);
     }
 
     fn disturb(&mut self, moves: bool) {
@@ -589,6 +682,10 @@ impl Chain {
                 self.lbs[n].down = !self.lbs[n].down;
                 self.note(format!("{n} down: {}", self.lbs[n].down));
             }
+            13 if std::env::var("CHAIN_RECORD").is_ok() => {
+                self.no_record = !self.no_record;
+                self.note(format!("no record: {}", self.no_record));
+            }
             12 if std::env::var("CHAIN_FORGE").is_ok() => {
                 // Somebody deletes the marks or forges them.
                 if let Some(uid) = &picked {
@@ -605,7 +702,14 @@ impl Chain {
         }
         match (self.random.below(8), picked) {
             (0 | 1, _) | (_, None) if self.pods.len() < 6 => self.add_pod(),
-            (2..=4, Some(uid)) => self.turn(&uid),
+            (2..=4, Some(uid)) => {
+                self.turn(&uid);
+                while self.twice && self.random.one_in(2) {
+                    self.pass();
+                    self.now += Duration::from_secs(self.random.below(4));
+                    self.turn(&uid);
+                }
+            }
             (5, Some(uid)) if self.random.one_in(2) => {
                 let live = self.pods.get_mut(&uid).unwrap();
                 live.input.selected = !live.input.selected;
@@ -636,7 +740,7 @@ impl Chain {
         }
         self.plans.clear();
         self.places.clear();
-        (self.served, self.begun) = (None, None);
+        self.served = None;
         self.stalled = false;
         self.note("new leader".to_owned());
     }
@@ -686,10 +790,29 @@ impl Chain {
             self.configured[n] = true;
             self.refuses[n] = false;
         }
-        (self.faults, self.stalled, self.races) = (false, false, false);
+        (self.faults, self.stalled, self.races, self.no_record) = (false, false, false, false);
         self.note("settle".to_owned());
+        if self.random.one_in(2) {
+            self.shape = SHAPES[0];
+        }
         self.now += Duration::from_secs(400);
-        for _ in 0..80 {
+        for uid in self.pods.keys().cloned().collect::<Vec<_>>() {
+            let live = &self.pods[&uid];
+            if !live.input.ended && live.in_operation {
+                self.end(&uid);
+            } else if !live.input.ended && !live.input.pod.on {
+                let live = self.pods.get_mut(&uid).unwrap();
+                (live.input.pod.on, live.last_on) = (true, Some(self.now));
+                live.version += 1;
+                self.check_available(&uid);
+            }
+        }
+        let before = self.calls;
+        let mut half = 0;
+        for n in 0..80 {
+            if n == 40 {
+                half = self.calls;
+            }
             self.pass();
             self.look();
             self.check_operations();
@@ -701,6 +824,8 @@ impl Chain {
             return; // the move waits for it
         }
         assert_eq!(self.record, [self.chosen], "a move does not end");
+        assert!(half - before <= 150, "many calls in a move: {}", half - before);
+        assert!(self.calls - half <= 12, "many calls at rest: {}", self.calls - half);
         let view = self.view(self.chosen, true, false, &self.pods);
         for (uid, mark) in marks(&view, &self.plans[&self.chosen], self.now) {
             match mark {
@@ -708,11 +833,40 @@ impl Chain {
                 Mark::Release => assert!(!view.should_serve(&uid)),
                 Mark::Keep(reason) => assert!(reason.contains("address"), "{uid} hangs: {reason}"),
             }
+            let live = &self.pods[&uid];
+            let (expected, protected) = (live.expected, live.input.protected);
+            match view.should_serve(&uid) {
+                true => assert!(expected && protected && live.available, "{uid} is not available: {expected} {protected} {}", live.available),
+                false => assert!(!protected && (live.input.selected || !expected), "{uid} keeps marks"),
+            }
         }
         for n in (0..NAMES).filter(|n| *n == self.chosen) {
             let registered: BTreeSet<_> = self.lbs[n].entries.keys().collect();
             let wanted = view.wanted.keys().collect();
             assert_eq!(registered, wanted);
+        }
+        // Each can be worked on, and comes back.
+        let uids: Vec<_> = self.pods.keys().cloned().filter(|uid| view.should_serve(uid)).collect();
+        for uid in &uids {
+            self.begin(uid);
+        }
+        for _ in 0..20 {
+            self.pass();
+            self.look();
+            self.check_operations();
+            self.now += Duration::from_secs(11);
+        }
+        for uid in &uids {
+            assert!(self.pods[uid].operating, "{uid} is never released");
+            self.end(uid);
+        }
+        for _ in 0..20 {
+            self.pass();
+            self.look();
+            self.now += Duration::from_secs(11);
+        }
+        for uid in &uids {
+            assert!(self.pods[uid].available, "{uid} never comes back");
         }
     }
 }
