@@ -14,6 +14,7 @@ mod moves;
 mod pace;
 mod port_changes;
 mod random;
+mod reader_c;
 mod reads;
 mod scripted;
 mod settled;

@@ -1,0 +1,138 @@
+//! Cases of a third reader. Each fails at the code as it is.
+
+use std::time::Duration;
+
+use super::cases::world_of_one;
+use super::world::World;
+use crate::plan::*;
+use crate::Control;
+
+fn serving() -> (World, String) {
+    let (mut world, uid) = world_of_one(Control::Observes);
+    world.pass();
+    world.look();
+    world.now += Duration::from_secs(60);
+    world.look();
+    assert!(world.protected.contains(&uid));
+    (world, uid)
+}
+
+/// The Pod is Ready from now on, or not.
+fn ready(world: &mut World, uid: &str, on: bool) {
+    world.pods.get_mut(uid).unwrap().pod.on = on;
+    world.pass();
+}
+
+/// A Pod that is not Ready is known to be off. Then the annotation of the employer is wrong, or its record can't be
+/// written: no look sees that the Pod serves again, and goes off by an operation a moment before the next look.
+#[test]
+fn drain_of_a_time_before_nobody_looked_proves_nothing() {
+    let (mut world, uid) = serving();
+    ready(&mut world, &uid, false);
+    world.look();
+    world.now += Duration::from_secs(5);
+    world.look();
+    assert!(world.protected.contains(&uid));
+    // Nobody looks.
+    world.now += Duration::from_secs(10);
+    ready(&mut world, &uid, true);
+    world.now += Duration::from_secs(100);
+    world.begin_operation(&uid);
+    world.pass();
+    world.now += Duration::from_secs(1);
+    world.look();
+    assert!(world.protected.contains(&uid), "requests may be open");
+}
+
+/// A Pod that serves is not protected yet. It is off and on again between two looks, and the last read was before.
+#[test]
+fn unprotected_pod_that_was_off_between_two_looks_is_read_before_it_is_protected() {
+    let (mut world, uid) = world_of_one(Control::Observes);
+    world.pass();
+    let mut view = world.view();
+    world.call(&mut view);
+    // The write of the mark meets the write that begins the operation. It is undone at once.
+    ready(&mut world, &uid, false);
+    assert!(world.balancer.entries.is_empty());
+    world.pods.get_mut(&uid).unwrap().pod.on = true;
+    world.now += Duration::from_secs(2);
+    world.look(); // `check_marks` panics: it is protected, and on no load balancer
+}
+
+/// The former load balancer is one that somebody else changes. Its last look has found the Pod on. An operation has begun
+/// since then and is undone, and the Pod is not back yet.
+#[test]
+fn place_on_of_a_former_adapter_is_not_older_than_the_last_turn() {
+    let (mut world, uid) = serving();
+    let view = world.view();
+    let place = places(&view, &world.memory, world.now)[&uid].clone();
+    let mut present = Memory::default();
+    present.begin_look(&view, world.now);
+    world.now += Duration::from_secs(2);
+    world.begin_operation(&uid);
+    world.pass();
+    assert!(world.balancer.entries.is_empty());
+    present.begin_look(&world.view(), world.now); // the present adapter sees it off
+    world.now += Duration::from_secs(2);
+    world.end_operations();
+    let view = world.view();
+    present.begin_look(&view, world.now);
+    assert_eq!(place.as_of(&view, &uid), Place::Unclear);
+}
+
+/// A move back and forth. The second read of the first move does not confirm the second one.
+#[test]
+fn move_back_and_forth_is_confirmed_anew() {
+    let (mut world, _) = world_of_one(Control::Drains);
+    world.look();
+    world.move_to_another();
+    world.balancer.faults = false;
+    while !world.served {
+        world.now += Duration::from_secs(2);
+        world.look();
+    }
+    assert!(world.other.is_some(), "the former one drains");
+    world.move_to_another();
+    for _ in 0..2 {
+        world.now += Duration::from_secs(2);
+        world.look();
+    }
+    // The load balancer forgets the Pod. No read is due there.
+    world.other.as_mut().unwrap().balancer.entries.clear();
+    world.move_to_another();
+    for _ in 0..3 {
+        world.now += Duration::from_secs(2);
+        world.look(); // `check_move` panics: the Pod leaves the only load balancer that serves it
+    }
+}
+
+/// The present load balancer serves all, and the former one has lost its first members. Another leader does not register
+/// these again, only because it has not read twice.
+#[test]
+fn another_leader_registers_nobody_again_at_the_former_load_balancer() {
+    let mut world = World::new(1, Control::Drains);
+    world.balancer.faults = false;
+    for _ in 0..3 {
+        world.add_pod();
+    }
+    for input in world.pods.values_mut() {
+        input.pod.on = true;
+    }
+    world.look();
+    world.move_to_another();
+    world.balancer.faults = false;
+    let serving = |world: &World| {
+        let former = world.other.as_ref().map(|other| other.balancer.entries.values());
+        former.map_or(0, |entries| entries.filter(|entry| entry.serves()).count())
+    };
+    while serving(&world) > 0 {
+        world.now += Duration::from_secs(2);
+        world.look();
+    }
+    assert!(world.other.is_some());
+    world.lead_anew();
+    world.served = false;
+    world.now += Duration::from_secs(2);
+    world.look();
+    assert_eq!(serving(&world), 0);
+}
