@@ -74,7 +74,7 @@ impl Adapter for ChainModel {
 }
 
 /// A Pod as the API server has it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Live {
     input: PodInput,
     version: u64,
@@ -123,6 +123,8 @@ struct Chain {
     stamps: u64,
     /// Whether the API server refuses writes of the record.
     no_record: bool,
+    /// Whether the employer is being deleted.
+    deleting: bool,
     /// Whether Pods turn more than once between two looks.
     twice: bool,
 }
@@ -167,6 +169,7 @@ impl Chain {
             recorded: BTreeMap::new(),
             stamps: 0,
             no_record: false,
+            deleting: false,
             twice: std::env::var("CHAIN_TWICE").is_ok(),
         }
     }
@@ -247,7 +250,7 @@ impl Chain {
                 assert!(has_ended || is_idle || is_drained(entry, self.now), "{entry:?} is cut off at {n}");
             }
         }
-        for member in changes.drain.iter().chain(&changes.deregister) {
+        for member in changes.drain.iter().chain(&changes.deregister).filter(|_| !self.deleting) {
             let Some(entry) = self.lbs[n].entries.get(&member.key).filter(|e| e.serves()) else { continue };
             let uid = &entry.owner;
             let Some(live) = self.pods.get(uid) else { continue };
@@ -278,15 +281,16 @@ impl Chain {
         let chosen = self.chosen;
         let listed = self.record.contains(&chosen);
         let has_members = self.plans.get(&chosen).is_some_and(Memory::may_have_members);
-        let is_new = !self.record.is_empty() && !listed && self.lbs[chosen].control != Control::Observes && !has_members;
-        if !is_new && self.record.first() != Some(&chosen) && !self.prepare() {
+        let deleting = self.deleting;
+        let is_new = !deleting && !self.record.is_empty() && !listed && self.lbs[chosen].control != Control::Observes && !has_members;
+        if !deleting && !is_new && self.record.first() != Some(&chosen) && !self.prepare() {
             return Some(self.now + Duration::from_secs(1));
         }
         let record = self.record.clone();
         self.plans.retain(|n, _| *n == chosen || record.contains(n));
         self.served.take_if(|n| *n != chosen);
         let usable: Vec<usize> = record.iter().copied().filter(|n| *n != chosen && self.configured[*n]).collect();
-        let unknown: Vec<usize> = record.iter().copied().filter(|n| *n != chosen && !self.configured[*n]).collect();
+        let unknown: Vec<usize> = record.iter().copied().filter(|n| *n != chosen && !self.configured[*n] && !deleting).collect();
         self.places.retain(|n, _| usable.contains(n));
         let mut plan = self.plans.remove(&chosen).unwrap_or_default();
         let moves = !usable.is_empty() || !unknown.is_empty();
@@ -294,7 +298,7 @@ impl Chain {
             usable.iter().map(|n| self.places.get(n).cloned().unwrap_or_default()).collect();
         formers.extend(unknown.iter().map(|_| BTreeMap::new()));
         let snapshot = self.cache.clone();
-        let mut view = self.view(chosen, true, false, &snapshot);
+        let mut view = self.view(chosen, true, deleting, &snapshot);
         if self.expect(&view, &snapshot, moves) {
             // The look ends early, and the formers are looked at.
             plan.begin_look(&view, self.now);
@@ -332,8 +336,8 @@ impl Chain {
             self.prepare();
             return Some(self.now + Duration::from_millis(50));
         }
-        let settled = match usable.is_empty() {
-            true => seems_settled,
+        let settled = match usable.is_empty() || deleting {
+            true => seems_settled || deleting,
             false => plan.confirm_settled(seems_settled, self.now),
         };
         if seems_settled && !settled {
@@ -377,7 +381,7 @@ impl Chain {
             let mut plan = self.plans.remove(&former).unwrap_or_default();
             let observes = self.lbs[former].control == Control::Observes;
             let snapshot = self.cache.clone();
-            let mut view = self.view(former, registers, retires && !observes, &snapshot);
+            let mut view = self.view(former, registers, retires && !observes || self.deleting, &snapshot);
             let (its, _) = self.call(former, &mut view, &mut plan, false);
             wake = wake.into_iter().chain(its).min();
             let no_members = match observes {
@@ -422,7 +426,7 @@ impl Chain {
     /// What `wanted_marks` does.
     fn write(&mut self, view: &View, uid: &str, mark: &Mark, version: u64, moves: bool) -> bool {
         let Some(live) = self.pods.get_mut(uid).filter(|live| live.version == version) else { return false };
-        let stays = live.input.selected;
+        let stays = live.input.selected && !view.deleting;
         let waits = stays && (view.refused.is_none() || moves);
         let protected = match mark {
             Mark::Protect => true,
@@ -433,7 +437,7 @@ impl Chain {
         let expected = match (waits, protected) {
             (true, false) => live.expected || !live.available,
             (true, true) => true,
-            (false, protected) => live.expected && (protected || stays || matches!(mark, Mark::Keep(_))),
+            (false, protected) => live.expected && (protected || stays || matches!(mark, Mark::Keep(_)) && !view.deleting),
         };
         if (expected, protected) == (live.expected, live.input.protected) {
             return false;
@@ -487,6 +491,9 @@ impl Chain {
         }
         for n in &self.record {
             let lb = &self.lbs[*n];
+            if self.deleting && lb.control == Control::Observes {
+                continue;
+            }
             for entry in lb.entries.values().filter(|e| e.owner == uid) {
                 assert!(!entry.serves(), "{uid} is released and serves at {n}: {entry:?}");
                 let idle = entry.connections == 0 || is_drained(entry, self.now);
@@ -505,7 +512,7 @@ impl Chain {
         for (uid, live) in self.pods.iter().filter(|(_, live)| live.operating && !live.input.ended && !live.unguarded) {
             for n in &self.record {
                 let on = self.lbs[*n].entries.values().find(|e| e.owner == *uid && e.serves());
-                if self.recorded[n] >= live.released.unwrap() {
+                if self.recorded[n] >= live.released.unwrap() || self.deleting && self.lbs[*n].control == Control::Observes {
                     continue; // it was released before the move
                 }
                 assert!(on.is_none(), "{uid} is worked on and serves at {n}: {on:?}");
@@ -528,7 +535,7 @@ impl Chain {
         let now = self.now;
         let formers = self.record.iter().any(|n| *n != self.chosen);
         let configured = self.configured[self.chosen];
-        let accepts = configured && (!self.refuses[self.chosen] || formers);
+        let accepts = configured && !self.deleting && (!self.refuses[self.chosen] || formers);
         let observes = self.configured[self.chosen] && self.lbs[self.chosen].control == Control::Observes;
         let live = self.pods.get_mut(uid).unwrap();
         let recent = live.input.pod.on || live.last_on.is_some_and(|at| now.duration_since(at).unsigned_abs() < DRAIN + Duration::from_secs(30));
@@ -783,6 +790,33 @@ impl Chain {
         }
     }
 
+    /// The employer is deleted in the middle of what happens.
+    fn delete(&mut self) {
+        for n in 0..NAMES {
+            self.configured[n] = true;
+            self.lbs[n].down = false;
+        }
+        (self.no_record, self.stalled, self.deleting) = (false, false, true);
+        self.note("delete".to_owned());
+        for n in 0..160 {
+            if n == 40 {
+                self.lbs.iter_mut().for_each(|lb| lb.faults = false);
+                self.races = false;
+            }
+            self.pass();
+            self.look();
+            self.check_operations();
+            self.now += Duration::from_secs(7);
+        }
+        for (uid, live) in &self.pods {
+            assert!(!live.input.protected && !live.expected, "{uid} keeps marks: {live:?} {:?}", self.record);
+        }
+        let chosen = self.chosen;
+        assert!(self.record.iter().all(|n| *n == chosen), "formers are left: {:?}", self.record);
+        let is_left = self.lbs[chosen].control != Control::Observes && !self.lbs[chosen].entries.is_empty();
+        assert!(!is_left, "members are left");
+    }
+
     fn settle(&mut self) {
         for n in 0..NAMES {
             self.lbs[n].faults = false;
@@ -888,7 +922,10 @@ fn walk(seed: u64, observes: bool, moves: bool, races: bool) -> Result<(), (Stri
                 _ => later,
             };
         }
-        chain.settle();
+        match seed.is_multiple_of(4) {
+            true => chain.delete(),
+            false => chain.settle(),
+        }
     }));
     result.map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

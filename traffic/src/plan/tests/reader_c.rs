@@ -133,3 +133,16 @@ fn another_leader_registers_nobody_again_at_the_former_load_balancer() {
     world.look();
     assert_eq!(serving(&world), 0);
 }
+
+/// A former adapter was read, and refuses the employer now, for example because an annotation is gone. It can't retire, and
+/// the others need not wait for it.
+#[test]
+fn former_adapter_that_refuses_the_employer_is_not_the_one_that_retires() {
+    let (mut world, _) = world_of_one(Control::Drains);
+    world.look();
+    assert!(world.memory.is_read());
+    world.refuses = true;
+    world.now += Duration::from_secs(2);
+    world.look();
+    assert!(!world.memory.is_read(), "it is not asked any more");
+}
