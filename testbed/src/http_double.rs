@@ -76,8 +76,10 @@ pub struct HttpState {
     pub lost_replies: usize,
     /// The next `apply` is made after this time, and never answered.
     pub late: Option<std::time::Duration>,
+    /// Number of `observe` calls about employers of each namespace.
+    pub observes: BTreeMap<String, usize>,
     /// Number of `apply` calls about employers of each namespace.
-    pub applies: std::collections::BTreeMap<String, usize>,
+    pub applies: BTreeMap<String, usize>,
     /// Whether that call has been made.
     pub late_made: bool,
     /// `register` is answered with `Pending`, and nothing is stored.
@@ -156,13 +158,14 @@ impl HttpDouble {
         self.state.lock()
     }
 
-    /// Ends all faults, and forgets which members were cut off.
+    /// Ends all faults, and forgets which members were cut off. The token stays.
     pub fn end_faults(&self) {
         let mut state = self.state();
         *state = HttpState {
             members: std::mem::take(&mut state.members),
             calls: state.calls,
             under_way: state.under_way,
+            token: state.token.take(),
             ..HttpState::default()
         };
     }
@@ -246,6 +249,8 @@ fn fault(state: &mut HttpState) -> Option<Response> {
 async fn observe(Shared(state): Shared<State>, Json(request): Json<ObserveRequest>) -> Response {
     let mut state = state.lock();
     state.calls.observe += 1;
+    let namespace = request.employer.namespace.clone();
+    *state.observes.entry(namespace).or_default() += 1;
     if let Some(fault) = fault(&mut state) {
         return fault;
     }

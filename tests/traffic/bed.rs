@@ -36,7 +36,7 @@ pub async fn alone() -> (&'static TrafficBed, MutexGuard<'static, ()>) {
     let bed = shared().await;
     // The test before may have failed with its faults on, or have cut members off on purpose.
     bed.http.end_faults();
-    bed.guarded.state().hangs = false;
+    bed.guarded.end_faults();
     (bed, guard)
 }
 

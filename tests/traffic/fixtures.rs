@@ -9,6 +9,8 @@ use operating::domain::traffic::report::EmployerReport;
 use serde_json::{Value, json};
 use testbed::{Scope, wait};
 
+use crate::bed::TrafficBed;
+use crate::policies::Policy;
 use crate::sets::Set;
 
 /// A Service of the namespace, which selects `app=<name>`.
@@ -81,6 +83,64 @@ pub async fn addresses(set: &Set<'_>, count: usize) -> Vec<(String, String)> {
         (found.len() == count).then_some(found)
     })
     .await
+}
+
+/// The annotation that chooses an adapter.
+pub fn adapter(name: &str) -> Value {
+    json!({ "metadata": { "annotations": { (keys::CONSIST_ADAPTER): name } } })
+}
+
+/// The adapters that may have registered members, as recorded.
+pub async fn in_use(web: &Employer<'_>) -> String {
+    let service = web.get().await;
+    let record = service.annotations().get(keys::CONSIST_ADAPTER_IN_USE);
+    record.cloned().unwrap_or_default()
+}
+
+/// Begins a move to the adapter `guarded`, whose load balancer is down.
+pub async fn move_to_one_that_is_down(bed: &TrafficBed, web: &Employer<'_>) {
+    bed.guarded.state().down = true;
+    web.edit(adapter("guarded")).await;
+    web.until("the failure", |report| {
+        report.last_error.is_some() && report.adapter == "guarded"
+    })
+    .await;
+}
+
+/// A Service of `endpoints` with two Pods. An operation drains the first one, for this many seconds.
+pub async fn draining_behind_endpoints(scope: &Scope, seconds: u64) -> (Employer<'_>, Vec<String>) {
+    let seconds = seconds.to_string();
+    let drain =
+        json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): seconds } } });
+    let web = Employer::new(scope, "web", drain).await;
+    let set = Set::new(scope, "web", 2, json!({})).await;
+    let pods = names(&set).await;
+    for pod in &pods {
+        web.marks(pod, (true, true)).await;
+    }
+    scope.begin(&pods[0], "manual").await.unwrap();
+    web.until("the drain", |report| report.draining == 1).await;
+    (web, pods)
+}
+
+/// Checks that each of these Pods serves at the load balancer of `edge` or at that of `guarded`.
+pub fn assert_each_serves(bed: &TrafficBed, scope: &Scope, pods: &[String]) {
+    // Read in this order, because members go from the first to the second.
+    let (before, after) = (
+        bed.http.serving(&scope.namespace),
+        bed.guarded.serving(&scope.namespace),
+    );
+    let serves = |pod: &String| before.contains(pod) || after.contains(pod);
+    assert!(pods.iter().all(serves), "{before:?} {after:?}");
+}
+
+/// Makes the API server refuse a record that is shorter than before, so that the end of a move can't be recorded.
+pub async fn refuse_ends_of_moves(scope: &Scope) -> Policy<'_> {
+    let key = keys::CONSIST_ADAPTER_IN_USE;
+    let record = |object: &str| format!("{object}.metadata.annotations['{key}']");
+    let (old, new) = (record("oldObject"), record("object"));
+    let passes = format!("size({new}) >= size({old})");
+    Policy::new(scope, ("UPDATE", "services"), &passes, "Invalid").await
 }
 
 impl<'a> Employer<'a> {

@@ -6,6 +6,7 @@ mod bed;
 mod black_box;
 mod credentials;
 mod doubles;
+mod earlier_record;
 mod employers;
 mod endpoints;
 mod faults;
@@ -15,6 +16,8 @@ mod hanging;
 mod large_pods;
 mod late_effects;
 mod left_pods;
+mod move_ends;
+mod move_returns;
 mod moves;
 #[allow(dead_code)]
 #[path = "../collaset/admission_policies.rs"]
@@ -26,6 +29,7 @@ mod rewriting;
 mod selector;
 mod stale_protections;
 mod taken_back;
+mod undone_in_a_move;
 mod uninstall;
 mod unprotected;
 mod weaknesses;

@@ -3,38 +3,17 @@
 
 use std::time::Duration;
 
-use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
 use testbed::pods::is_ready;
-use testbed::{Scope, wait};
+use testbed::wait;
 
-use crate::bed::{TrafficBed, alone};
-use crate::fixtures::{Employer, names, serving_by};
-use crate::policies::Policy;
-use crate::sets::{Set, label};
-
-/// The annotation that chooses an adapter.
-fn adapter(name: &str) -> Value {
-    json!({ "metadata": { "annotations": { (keys::CONSIST_ADAPTER): name } } })
-}
-
-/// The adapters that may have registered members, as recorded.
-async fn in_use(web: &Employer<'_>) -> String {
-    let service = web.get().await;
-    let record = service.annotations().get(keys::CONSIST_ADAPTER_IN_USE);
-    record.cloned().unwrap_or_default()
-}
-
-/// Begins a move to an adapter whose load balancer is down.
-async fn move_to_one_that_is_down(bed: &TrafficBed, web: &Employer<'_>) {
-    bed.guarded.state().down = true;
-    web.edit(adapter("guarded")).await;
-    web.until("the failure", |report| {
-        report.last_error.is_some() && report.adapter == "guarded"
-    })
-    .await;
-}
+use crate::bed::alone;
+use crate::fixtures::{
+    adapter, assert_each_serves, draining_behind_endpoints, in_use, move_to_one_that_is_down,
+    names, refuse_ends_of_moves, serving_by,
+};
+use crate::sets::label;
 
 #[tokio::test]
 async fn move_to_a_load_balancer_that_is_down_takes_nobody_off() {
@@ -71,13 +50,7 @@ async fn each_pod_serves_at_each_moment_of_a_move() {
             .all(|key| key.0 != scope.namespace)
     };
     wait::until("the former members to go", async || {
-        // Read in this order, because members go from the first to the second.
-        let (before, after) = (
-            bed.http.serving(&scope.namespace),
-            bed.guarded.serving(&scope.namespace),
-        );
-        let serves = |pod: &String| before.contains(pod) || after.contains(pod);
-        assert!(pods.iter().all(serves), "{before:?} {after:?}");
+        assert_each_serves(bed, &scope, &pods);
         is_left()
     })
     .await;
@@ -112,11 +85,7 @@ async fn refused_record_of_a_move_does_not_hold_up_the_new_adapter() {
     let (bed, _alone) = alone().await;
     let scope = bed.bed.scope("move-refused").await;
     let (web, _set) = serving_by(&scope, "edge", 2).await;
-    let key = keys::CONSIST_ADAPTER_IN_USE;
-    let record = |object: &str| format!("{object}.metadata.annotations['{key}']");
-    let (old, new) = (record("oldObject"), record("object"));
-    let passes = format!("size({new}) >= size({old})");
-    let policy = Policy::new(&scope, ("UPDATE", "services"), &passes, "Invalid").await;
+    let policy = refuse_ends_of_moves(&scope).await;
     web.edit(adapter("passing")).await;
     web.until("the refusal, and the members", |report| {
         let error = report.last_error.as_deref().unwrap_or_default();
@@ -296,26 +265,12 @@ async fn replaced_service_does_not_forget_its_former_adapter() {
     wait::until("the record", async || in_use(&web).await == "guarded").await;
 }
 
-/// A Service of `endpoints` with two Pods. An operation drains the first one, for an hour.
-async fn draining_behind_endpoints(scope: &Scope) -> (Employer<'_>, Vec<String>) {
-    let drain = json!({ "metadata": { "annotations": { (keys::CONSIST_DRAIN_SECONDS): "3600" } } });
-    let web = Employer::new(scope, "web", drain).await;
-    let set = Set::new(scope, "web", 2, json!({})).await;
-    let pods = names(&set).await;
-    for pod in &pods {
-        web.marks(pod, (true, true)).await;
-    }
-    scope.begin(&pods[0], "manual").await.unwrap();
-    web.until("the drain", |report| report.draining == 1).await;
-    (web, pods)
-}
-
 /// `endpoints` only reads, so it has no members to remove. A Pod that drains there is not released by a move either.
 #[tokio::test]
 async fn pod_that_drains_behind_endpoints_is_not_released_by_a_move() {
     let (bed, _alone) = alone().await;
     let scope = bed.bed.scope("move-drain").await;
-    let (web, pods) = draining_behind_endpoints(&scope).await;
+    let (web, pods) = draining_behind_endpoints(&scope, 3600).await;
     let mut part = adapter("edge");
     part["spec"] = json!({ "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] });
     web.edit(part).await;
@@ -400,7 +355,7 @@ async fn move_between_adapters_of_one_load_balancer_holds_no_operation() {
 async fn pod_drains_at_a_former_adapter_that_refuses_the_service_now() {
     let (bed, _alone) = alone().await;
     let scope = bed.bed.scope("move-refused-drain").await;
-    let (web, pods) = draining_behind_endpoints(&scope).await;
+    let (web, pods) = draining_behind_endpoints(&scope, 3600).await;
     let mut part = adapter("edge");
     part["spec"] = json!({
         "publishNotReadyAddresses": true,

@@ -5,7 +5,7 @@ use serde_json::json;
 use testbed::wait;
 
 use crate::fixtures::{Employer, edge, names};
-use crate::sets::Set;
+use crate::sets::{Set, label};
 
 /// When the selector changes from one set of Pods to another, the former Pods stay on traffic until as many of the new
 /// ones serve, and an operation on one of them takes it off at once.
@@ -80,4 +80,40 @@ async fn operation_waits_for_an_unprotected_pod_that_left_the_selection() {
     bed.http.state().connections = 0;
     web.marks(&blue[0], (false, false)).await;
     assert!(!bed.http.serving(&scope.namespace).contains(&blue[0]));
+}
+
+/// Pods that are available already come into the selection, and one of two ports does not get healthy. They get both marks
+/// before they are registered, so an operation waits until they are off, also when the selection has left them.
+#[tokio::test]
+async fn operation_waits_for_an_available_pod_that_was_selected_for_a_while() {
+    let (bed, _alone) = crate::bed::alone().await;
+    let scope = bed.bed.scope("traffic-left-available").await;
+    bed.http.state().pending_groups.insert("admin".to_owned());
+    let mut part = edge();
+    part["metadata"]["annotations"][keys::CONSIST_DRAIN_SECONDS] = json!("3600");
+    part["spec"] = json!({
+        "selector": { "app": "blue" },
+        "ports": [
+            { "name": "http", "port": 80, "targetPort": 8080 },
+            { "name": "admin", "port": 81, "targetPort": 8081 },
+        ],
+    });
+    let web = Employer::new(&scope, "web", part).await;
+    web.consistent(0).await;
+    let green = Set::new(&scope, "green", 1, json!({})).await;
+    let green = names(&green).await;
+    let select = |app: &str| json!({ "spec": { "selector": { "app": app } } });
+    web.edit(select("green")).await;
+    web.until("the members", |r| (r.registered, r.pending) == (1, 1))
+        .await;
+    let pod = web.marks(&green[0], (true, true)).await;
+    assert!(label(&pod, keys::SERVICE_AVAILABLE).is_some());
+    bed.http.state().connections = 3;
+    web.edit(select("blue")).await;
+    web.until("the drain", |report| report.draining > 0).await;
+    let begun = scope.begin(&green[0], "manual").await.unwrap();
+    assert!(web.protects(&begun), "{begun:?}");
+    bed.http.state().connections = 0;
+    web.marks(&green[0], (false, false)).await;
+    assert!(!bed.http.serving(&scope.namespace).contains(&green[0]));
 }

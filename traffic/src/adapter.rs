@@ -53,7 +53,8 @@ pub trait Adapter: Send + Sync + 'static {
     fn members(&self, employer: &Employer, pod: &Pod) -> Result<Vec<Member>, AdapterError>;
 
     /// Reads what is registered for an employer: members of these Pods, and other members that belong to the employer.
-    /// Members that somebody else has registered are left out.
+    /// Members that somebody else has registered are left out. It must show every change that [`apply`](Adapter::apply) has
+    /// answered before: a Pod may be stopped whose member is not listed.
     ///
     /// # Errors
     /// Any. Nothing is concluded from an observation that failed.

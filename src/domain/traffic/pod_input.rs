@@ -44,15 +44,18 @@ pub fn pod_input(pod: &Pod, selected: bool, protected: bool) -> PodInput {
     }
 }
 
-/// The operations that keep the Pod off traffic, each with the time of its begin.
+/// The operations that keep the Pod off traffic, each with the time of its begin, and its deletion.
 fn operations_off_traffic(pod: &Pod) -> BTreeSet<String> {
     let phases = stored_phases(pod).into_iter();
     let off = phases.filter(|(_, phase)| phase.holds_offline());
     let begun = off.filter_map(|(id, _)| {
+        // The operator writes the first time, which may be the same each time; the webhook writes the second one.
         let begin = pod.label(&Family::Operating.key(&id))?;
-        Some(format!("{id}={begin}"))
+        let checked = pod.label(&Family::PreChecked.key(&id));
+        Some(format!("{id}={begin}/{}", checked.unwrap_or_default()))
     });
-    begun.collect()
+    let deletion = pod.is_terminating().then(|| "deletion".to_owned());
+    begun.chain(deletion).collect()
 }
 
 /// Whether the Pod should take traffic: it is Ready, its lifecycle keeps it on traffic, and its deletion has not begun.
@@ -129,6 +132,22 @@ mod tests {
         assert_eq!(addresses, ["10.0.0.7", "fd00::7"]);
         assert_eq!(input.pod.node, "node-1");
         assert!(input.pod.on && input.selected && !input.ended);
+    }
+
+    #[test]
+    fn operations_that_keep_the_pod_off_are_told_with_their_begin() {
+        let label = |family: Family, id: &str| family.key(id);
+        let metadata = json!({ "labels": {
+            (label(Family::Operating, "off")): "7",
+            (label(Family::OperationType, "off")): "update",
+            (label(Family::PreChecked, "off")): "8",
+            (label(Family::Preparing, "off")): "8",
+            (label(Family::Operating, "waits")): "9",
+            (label(Family::OperationType, "waits")): "update",
+            (label(Family::PreCheck, "waits")): "9",
+        } });
+        let input = pod_input(&pod("False", None, metadata), true, true);
+        assert_eq!(input.operations, ["off=7/8".to_owned()].into());
     }
 
     #[test]

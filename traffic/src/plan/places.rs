@@ -75,8 +75,11 @@ pub fn mark_in_move(
     let all_off = formers.iter().all(|place| *place == Place::Off);
     match (mark, view.should_serve(uid)) {
         (_, true) if formers.contains(&Place::On) => Mark::Protect,
-        // With the protection, it would count as available when it comes back, before it serves.
-        (Mark::Keep(_), false) if all_off && is_new && has_nothing(view, memory, uid) => {
+        // With the protection, it would count as available when it comes back, before it serves. The next operation protects
+        // it again.
+        (Mark::Keep(_), false)
+            if all_off && (nobody_waits(view, uid) || is_new && has_nothing(view, memory, uid)) =>
+        {
             Mark::Release
         }
         (Mark::Release, false) if !all_off => {
@@ -85,6 +88,12 @@ pub fn mark_in_move(
         }
         (mark, _) => mark,
     }
+}
+
+/// Whether a Pod is off for another reason than an operation or its deletion.
+fn nobody_waits(view: &View, uid: &str) -> bool {
+    let input = view.pods.get(uid);
+    input.is_some_and(|input| input.operations.is_empty())
 }
 
 /// Whether nothing was registered for a Pod at a load balancer that could not be read yet.

@@ -18,8 +18,8 @@ pub struct PodInput {
     pub protected: bool,
     /// Whether the containers of the Pod have ended for good, so that no request can go on.
     pub ended: bool,
-    /// The operations that keep the Pod off traffic, each with the time of its begin. By them a Pod that was on between two
-    /// looks is told from one that was off all the time.
+    /// The operations that keep the Pod off traffic, each with the time of its begin, and its deletion. By them a Pod that was
+    /// on between two looks is told from one that was off all the time. If there are none, nobody waits until the Pod is off.
     pub operations: BTreeSet<String>,
 }
 

@@ -32,10 +32,16 @@ pub fn adapter(service: &Service) -> Option<String> {
     adapter.filter(|name| !name.is_empty())
 }
 
-/// The adapters that managed the traffic of a Service before, and may still have members registered.
+/// The adapters that managed the traffic of a Service before, and may still have members registered. The record does not
+/// name an adapter that has made no change yet.
 pub fn former_adapters(service: &Service) -> Vec<String> {
     let in_use = in_use(service);
-    let present = in_use.present().unwrap_or_default();
+    let reported = report(service).map(|report| report.adapter);
+    let is_new = |name: &String| !name.is_empty() && in_use.names().all(|other| other != name);
+    let present = match reported.filter(is_new) {
+        Some(_) => "",
+        None => in_use.present().unwrap_or_default(),
+    };
     in_use.formers(present).map(str::to_owned).collect()
 }
 
@@ -127,6 +133,23 @@ mod tests {
         assert_eq!(adapters(",edge"), (edge.clone(), vec![]));
         assert_eq!(adapters("edge,slb"), (edge, vec!["slb".to_owned()]));
         assert_eq!(adapters(""), (None, vec![]));
+    }
+
+    #[test]
+    fn adapter_without_a_change_leaves_the_others_as_former_ones() {
+        let formers = |record: &str, reported: &str| {
+            let report = EmployerReport::of_error(reported, "down");
+            let annotations = json!({
+                (keys::CONSIST_ADAPTER_IN_USE): record,
+                (keys::CONSIST_STATUS): serde_json::to_string(&report).unwrap(),
+            });
+            let service = json!({ "metadata": { "annotations": annotations } });
+            former_adapters(&serde_json::from_value(service).unwrap())
+        };
+        assert_eq!(formers("edge", "slb"), ["edge"]);
+        assert_eq!(formers("slb,edge", "slb"), ["edge"]);
+        assert_eq!(formers("slb,edge", "edge"), ["edge"], "the report is old");
+        assert!(formers("edge", "edge").is_empty() && formers("edge", "").is_empty());
     }
 
     #[test]

@@ -106,6 +106,10 @@ impl World {
             }
             Mark::Release => {
                 let should_serve = view.should_serve(uid);
+                if !should_serve && input.operations.is_empty() {
+                    self.protected.remove(uid); // nobody waits for it
+                    return;
+                }
                 let on = entries.find(|entry| {
                     let counts = !should_serve || entry.serves();
                     entry.owner == uid && counts && !input.ended
