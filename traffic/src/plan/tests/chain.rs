@@ -486,7 +486,9 @@ impl Chain {
     /// No request is open when a Pod is released.
     fn check_release(&self, uid: &str) {
         let live = &self.pods[uid];
-        if live.input.ended {
+        // The next operation protects it again.
+        let nobody_waits = !live.in_operation && live.expected;
+        if live.input.ended || nobody_waits {
             return;
         }
         for n in &self.record {

@@ -146,3 +146,25 @@ fn former_adapter_that_refuses_the_employer_is_not_the_one_that_retires() {
     world.look();
     assert!(!world.memory.is_read(), "it is not asked any more");
 }
+
+/// The present load balancer of a move still serves a Pod that is not selected any more, because its successors do not
+/// serve yet. Without both marks, the next operation would not wait: the employer neither selects it nor is expected.
+#[test]
+fn pod_that_left_the_selection_and_serves_keeps_its_marks_in_a_move() {
+    let (mut world, uid) = world_of_one(Control::Drains);
+    world.look();
+    assert!(world.protected.contains(&uid));
+    world.pods.get_mut(&uid).unwrap().selected = false;
+    world.add_pod();
+    let next = world.pods.keys().find(|other| **other != uid).unwrap().clone();
+    world.pods.get_mut(&next).unwrap().pod.on = true;
+    world.balancer.refuses = [next].into();
+    world.now += Duration::from_secs(2);
+    world.look();
+    assert!(world.balancer.entries.values().any(|entry| entry.owner == uid && entry.serves()));
+    let view = world.view();
+    let mark = marks(&view, &world.memory, world.now)[&uid].clone();
+    let formers = [Place::Off];
+    let mark = mark_in_move(&view, &world.memory, &uid, mark, &formers, false);
+    assert!(matches!(mark, Mark::Keep(_)), "{mark:?}");
+}
