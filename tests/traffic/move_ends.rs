@@ -161,8 +161,10 @@ async fn first_adapter_of_a_chain_retires_although_the_second_is_down() {
     // The second one registers the members, and is down before they get healthy.
     bed.guarded.state().pending_groups.insert("http".to_owned());
     web.edit(adapter("guarded")).await;
-    web.until("the members", |report| {
-        report.adapter == "guarded" && report.pending == 2
+    wait::until("the members", async || {
+        let state = bed.guarded.state();
+        let of_namespace = state.members.keys().filter(|key| key.0 == scope.namespace);
+        of_namespace.count() == 2
     })
     .await;
     bed.guarded.state().down = true;

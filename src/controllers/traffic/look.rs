@@ -217,7 +217,7 @@ impl Look<'_> {
             let formers: Vec<_> = self
                 .formers
                 .iter()
-                .map(|former| former.place(view, &uid))
+                .map(|former| former.place(view, memory, &uid))
                 .collect();
             let mark = mark_in_move(view, memory, &uid, mark, &formers, is_new);
             (uid, mark)

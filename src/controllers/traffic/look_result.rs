@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use traffic::plan::{LISTED, Place, PodPlace, Summary, View};
+use traffic::plan::{LISTED, Memory, Place, PodPlace, Summary, View};
 
 use super::super::cache_waits::UNSYNCED_RETRY;
 
@@ -17,9 +17,9 @@ pub struct FormerPlaces(pub BTreeMap<String, PodPlace>);
 
 impl FormerPlaces {
     /// What it did with one Pod.
-    pub fn place(&self, view: &View, uid: &str) -> Place {
+    pub fn place(&self, view: &View, memory: &Memory, uid: &str) -> Place {
         let place = self.0.get(uid);
-        place.map_or(Place::Unclear, |place| place.as_of(view, uid))
+        place.map_or(Place::Unclear, |place| place.as_of(view, memory, uid))
     }
 }
 

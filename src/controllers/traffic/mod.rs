@@ -140,6 +140,7 @@ impl TrafficController {
             Err(outcome) => self.report_problem(name, outcome, &mut memory).await,
             done => done,
         };
+        memory.plans.values_mut().for_each(Memory::end_look);
         let is_known = self.context.traffic.employers.get(name).is_some();
         if is_known || !memory.marked.is_empty() || !memory.mark_writes.is_empty() {
             self.memories.lock().insert(name.clone(), memory);
@@ -196,13 +197,14 @@ impl TrafficController {
         let deleting = employer.state.employer.deleting;
         let mut employer = Arc::clone(employer);
         // The record names a new adapter from its first change on.
-        let is_new = !deleting && self.is_new(&employer, chosen, memory);
+        let mut is_new = !deleting && self.is_new(&employer, chosen, memory);
         let is_ready = is_new || employer_writes::is_prepared(&employer, &chosen.name);
         if !deleting && (!is_ready || moves::lacks_adapter(&employer, &chosen.name, memory)) {
             employer = match self.prepare(&employer, &chosen.name, memory).await? {
                 Some(prepared) => prepared,
                 None => return self.report_unprepared(&employer, chosen, memory).await,
             };
+            is_new = false;
         }
         let record = moves::in_use(&employer);
         let is_known =
@@ -228,20 +230,23 @@ impl TrafficController {
             .await;
         memory.plans.insert(chosen.name.clone(), plan);
         let mut result = looked?;
-        if result.begins {
-            if self
-                .prepare(&employer, &chosen.name, memory)
-                .await?
-                .is_none()
-            {
-                return self.report_unprepared(&employer, chosen, memory).await;
-            }
-            return Ok(ReconcileOutcome::After(MIN_RETRY));
+        // If it has nothing to change, the record must name it before a former one leaves.
+        if result.begins || is_new && result.is_settled {
+            let refused = match self.prepare(&employer, &chosen.name, memory).await {
+                Ok(Some(_)) => return Ok(ReconcileOutcome::After(MIN_RETRY)),
+                Ok(None) => self.refuse_unprepared(&employer, chosen),
+                Err(outcome) => outcome,
+            };
+            result.is_settled = false;
+            // The former ones go on meanwhile.
+            self.add_former(&employer.name, &chosen.name, Err(refused), &mut result)?;
         }
         for same in &formers.same {
             let forgotten = self.forget_same(&employer, same, memory).await;
             self.add_former(&employer.name, same, forgotten, &mut result)?;
         }
+        // Another leader registers nobody again at a former one, only because it has not read twice.
+        let seems_settled = result.is_settled;
         let settled = deleting || self.confirm_settled(&formers, chosen, &mut result, memory);
         if settled {
             memory.served = Some(chosen.name.clone());
@@ -251,7 +256,7 @@ impl TrafficController {
         let retiring = formers.retiring(&memory.plans);
         for former in &formers.usable {
             let retires = settled && retiring == Some(former);
-            let registers = memory.served.as_ref() != Some(&chosen.name);
+            let registers = !seems_settled && memory.served.as_ref() != Some(&chosen.name);
             let role = Role::Former { retires, registers };
             let looked = self.look_at_former(&employer, former, role, memory).await;
             self.add_former(&employer.name, former, looked, &mut result)?;
@@ -290,6 +295,16 @@ impl TrafficController {
         chosen: &NamedAdapter,
         memory: &mut EmployerMemory,
     ) -> Result<ReconcileOutcome, ReconcileOutcome> {
+        let again = self.refuse_unprepared(employer, chosen);
+        self.report_problem(&employer.name, again, memory).await
+    }
+
+    /// Keeps the reason for the report.
+    fn refuse_unprepared(
+        &self,
+        employer: &CachedEmployer,
+        chosen: &NamedAdapter,
+    ) -> ReconcileOutcome {
         let error = format!(
             "the finalizer {} and the annotation {} are not stored as they are written; find the mutating webhook or \
              MutatingAdmissionPolicy that changes this object",
@@ -298,8 +313,7 @@ impl TrafficController {
         );
         debug!(adapter = chosen.name, "nothing is registered");
         self.object_writes.refuse(&employer.name, error);
-        let again = ReconcileOutcome::After(UNPREPARED_RETRY);
-        self.report_problem(&employer.name, again, memory).await
+        ReconcileOutcome::After(UNPREPARED_RETRY)
     }
 
     /// One look at the members of one adapter.

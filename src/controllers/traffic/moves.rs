@@ -136,6 +136,7 @@ impl TrafficController {
         // What it did before may not be so any more, if this look fails.
         let before = memory.places.remove(former);
         let mut plan = memory.plans.remove(former).unwrap_or_default();
+        plan.confirm_settled(false, self.clock.now()); // it may be the present one again
         let looked = self
             .look(employer, &named, &mut plan, (role, Vec::new()), memory)
             .await;

@@ -41,7 +41,15 @@ pub fn pod_input(pod: &Pod, selected: bool, protected: bool) -> PodInput {
         protected,
         ended: have_containers_ended(pod),
         operations: operations_off_traffic(pod),
+        ready_since: ready_since(pod),
     }
+}
+
+/// Since when the Pod is Ready, or is not.
+fn ready_since(pod: &Pod) -> Option<String> {
+    let mut conditions = pod.status.conditions.iter();
+    let ready = conditions.find(|condition| condition.type_ == "Ready")?;
+    ready.last_transition_time.clone()
 }
 
 /// The operations that keep the Pod off traffic, each with the time of its begin, and its deletion.

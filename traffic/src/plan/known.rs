@@ -95,6 +95,12 @@ pub(super) struct KnownPod {
     pub protected: bool,
     /// The operations that keep it off, if it is off.
     pub operations: BTreeSet<String>,
+    /// Since when it is Ready or not.
+    pub ready_since: Option<String>,
+    /// Whether the employer selects it.
+    pub selected: bool,
+    /// Whether it could not be looked at for a while.
+    pub is_stale: bool,
     /// Whether it lacked a member when it last went off traffic.
     pub lacked: bool,
     /// Where it should serve.

@@ -37,6 +37,10 @@ pub struct Memory {
     pub(super) last_call: Option<Timestamp>,
     /// Whether the load balancer counts open connections.
     pub(super) counts_connections: bool,
+    /// Whether the adapter refuses the employer, so that it is not asked.
+    pub(super) is_refused: bool,
+    /// Whether a look has begun since the last [`Memory::end_look`].
+    pub(super) is_looked_at: bool,
     /// Since when the employer seems to be settled, in a move.
     pub(super) settling: Option<Timestamp>,
     /// What is known of each Pod, by UID.
@@ -52,9 +56,12 @@ impl Memory {
         self.last_call = Some(now);
     }
 
-    /// Whether the members are known: the last read has told all.
+    /// Whether the members are known: the last read has told all, and the adapter can be asked again.
     pub fn is_read(&self) -> bool {
-        self.observed.is_some() && self.failure.is_none() && self.unreadable.is_empty()
+        !self.is_refused
+            && self.observed.is_some()
+            && self.failure.is_none()
+            && self.unreadable.is_empty()
     }
 
     /// Reads the members again at the next look.

@@ -9,7 +9,7 @@ use super::marks::{Mark, marks};
 use super::memory::Memory;
 use super::reach::Reach;
 use super::view::View;
-use crate::Presence;
+use crate::{Control, Presence};
 
 /// What one load balancer does with a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,19 +23,36 @@ pub enum Place {
 }
 
 /// What a load balancer did with a Pod when it was last looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct PodPlace {
     /// What it did.
     pub place: Place,
     /// The operations that kept the Pod off then.
     operations: BTreeSet<String>,
+    /// Whether somebody else changes the members, so that it is true only until the Pod turns.
+    observes: bool,
+    /// When it was known.
+    at: Timestamp,
 }
 
+/// The time makes no difference: nothing has to be decided again.
+impl PartialEq for PodPlace {
+    fn eq(&self, other: &PodPlace) -> bool {
+        (self.place, &self.operations) == (other.place, &other.operations)
+    }
+}
+
+impl Eq for PodPlace {}
+
 impl PodPlace {
-    /// What is known of it now: a Pod that was off may have been on since then.
-    pub fn as_of(&self, view: &View, uid: &str) -> Place {
+    /// What is known of it now: a Pod may have turned since then.
+    pub fn as_of(&self, view: &View, memory: &Memory, uid: &str) -> Place {
         let input = view.pods.get(uid);
+        // The present adapter has seen it turn.
+        let turned = memory.turned_at(uid);
+        let has_turned = self.observes && turned.is_some_and(|turned| self.at < turned);
         match self.place {
+            _ if has_turned => Place::Unclear,
             Place::Off if input.is_none_or(|input| input.may_have_been_on(&self.operations)) => {
                 Place::Unclear
             }
@@ -57,7 +74,13 @@ pub fn places(view: &View, memory: &Memory, now: Timestamp) -> BTreeMap<String, 
         let input = view.pods.get(&uid);
         let operations = input.map(|input| input.operations.clone());
         let operations = operations.unwrap_or_default();
-        (uid, PodPlace { place, operations })
+        let place = PodPlace {
+            place,
+            operations,
+            observes: view.settings.control == Control::Observes,
+            at: now,
+        };
+        (uid, place)
     };
     marks(view, memory, now).into_iter().map(place).collect()
 }
@@ -93,15 +116,15 @@ pub fn mark_in_move(
 /// Whether a Pod is off for another reason than an operation or its deletion.
 fn nobody_waits(view: &View, uid: &str) -> bool {
     let input = view.pods.get(uid);
-    input.is_some_and(|input| input.operations.is_empty())
+    !view.deleting && input.is_some_and(|input| input.selected && input.operations.is_empty())
 }
 
-/// Whether nothing was registered for a Pod at a load balancer that could not be read yet.
+/// Whether no member is known that may send requests to a Pod.
 fn has_nothing(view: &View, memory: &Memory, uid: &str) -> bool {
     let reach = Reach::new(memory.members.values());
     let keys = reach.keys(view, uid).into_iter();
     let mut known = keys.filter_map(|key| memory.members.get(&key));
     let registered =
         |known: &Known| known.presence != Presence::Absent || known.late.may_reach(uid);
-    memory.observed.is_none() && !known.any(registered)
+    !known.any(registered)
 }

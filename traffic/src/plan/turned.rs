@@ -8,11 +8,14 @@ use super::known::KnownPod;
 use super::memory::Memory;
 use super::reach::Reach;
 use super::view::View;
-use crate::{MemberKey, Presence};
+use crate::{Control, MemberKey, Presence};
 
 impl Memory {
     /// Begins a look: notes which Pods have turned on or off since the last look.
     pub fn begin_look(&mut self, view: &View, now: Timestamp) {
+        self.is_looked_at = true;
+        // One that only reads retires by itself when its drain time has passed.
+        self.is_refused = view.refused.is_some() && view.settings.control != Control::Observes;
         self.note_turned_pods(view, now);
         self.forget_absent(view);
         self.forget_settled_failures(view);
@@ -31,8 +34,11 @@ impl Memory {
                 // is on and not protected any more has been off: it has lost the protection when it came back.
                 let has_turned = known.protected != protected && protected != should_serve;
                 let was_on = !should_serve && input.may_have_been_on(&known.operations);
+                let is_unseen = known.is_stale
+                    || known.ready_since != input.ready_since
+                    || known.selected != input.selected;
                 let same_state = known.should_serve == should_serve && known.planned == planned;
-                same_state && !has_turned && !was_on
+                same_state && !has_turned && !was_on && !is_unseen
             };
             let before = self.pods.get(uid);
             let lacked = match before {
@@ -48,6 +54,9 @@ impl Memory {
                     should_serve,
                     protected,
                     operations,
+                    ready_since: input.ready_since.clone(),
+                    selected: input.selected,
+                    is_stale: false,
                     lacked,
                     planned,
                     turned: now,
@@ -58,6 +67,16 @@ impl Memory {
             }
         }
         self.pods.retain(|uid, _| view.pods.contains_key(uid));
+    }
+
+    /// Ends a look, of all adapters of an employer. If no look at this one has begun, for example because the employer
+    /// can't be managed, each Pod may turn twice before the next one.
+    pub fn end_look(&mut self) {
+        if !std::mem::take(&mut self.is_looked_at) {
+            self.settling = None;
+            let known = self.pods.values_mut();
+            known.for_each(|known| known.is_stale = true);
+        }
     }
 
     /// Whether a Pod that should have served did not, at some member, when it was last looked at.

@@ -21,6 +21,9 @@ pub struct PodInput {
     /// The operations that keep the Pod off traffic, each with the time of its begin, and its deletion. By them a Pod that was
     /// on between two looks is told from one that was off all the time. If there are none, nobody waits until the Pod is off.
     pub operations: BTreeSet<String>,
+    /// Since when the Pod is Ready or not, as it says; `None` if it does not. By it a Pod that has turned twice between two
+    /// looks is told from one that has not.
+    pub ready_since: Option<String>,
 }
 
 impl PodInput {

@@ -51,7 +51,7 @@ impl Driver<'_> {
             pod: pod.clone(),
             selected: true,
             protected: true,
-            ended: false,
+            ..PodInput::default()
         });
         let view = View::new(self.adapter, &self.service, None, inputs.collect());
         self.memory.begin_look(&view, self.now);

@@ -65,12 +65,15 @@ impl World {
     }
 
     /// A look at the former load balancer, if there is one. If it retires, all its members go.
-    pub fn look_at_former(&mut self, retires: bool) -> Option<Timestamp> {
+    pub fn look_at_former(&mut self, retires: bool, settled: bool) -> Option<Timestamp> {
         self.other.as_ref()?;
         self.swap();
         (self.former, self.retires) = (true, retires);
+        self.memory.confirm_settled(false, self.now);
         let mut view = self.view();
+        view.registers &= !settled;
         let wake = self.call(&mut view);
+        self.memory.end_look();
         let is_clean = retires && self.memory.is_empty();
         self.places = places(&view, &self.memory, self.now);
         (self.former, self.retires) = (false, false);
@@ -90,7 +93,10 @@ impl World {
         let Some(other) = self.other.as_ref() else {
             return;
         };
-        let place = self.places.get(uid).map(|place| place.as_of(view, uid));
+        let place = self
+            .places
+            .get(uid)
+            .map(|place| place.as_of(view, &self.memory, uid));
         let formers = [place.unwrap_or(Place::Unclear)];
         let mark = mark_in_move(view, &self.memory, uid, mark.clone(), &formers, self.is_new);
         let input = &self.pods[uid];
@@ -239,7 +245,7 @@ fn pod_that_was_on_between_two_looks_is_drained_again() {
     }
     assert!(!world.protected.contains(&uid));
     let view = world.view();
-    let place = places(&view, &world.memory, world.now)[&uid].as_of(&view, &uid);
+    let place = places(&view, &world.memory, world.now)[&uid].as_of(&view, &world.memory, &uid);
     assert_eq!(place, Place::Unclear);
     turn(&mut world, true);
     turn(&mut world, false);
@@ -286,4 +292,71 @@ fn pod_that_left_the_selection_leaves_a_former_load_balancer() {
         .as_ref()
         .map(|other| other.balancer.entries.len());
     assert_eq!(former, Some(0));
+}
+
+/// The present load balancer serves all, and the former one has lost its first members. Another leader does not register
+/// these again, only because it has not read twice.
+#[test]
+fn another_leader_registers_nobody_again_at_the_former_load_balancer() {
+    let mut world = World::new(1, Control::Drains);
+    world.balancer.faults = false;
+    for _ in 0..3 {
+        world.add_pod();
+    }
+    for input in world.pods.values_mut() {
+        input.pod.on = true;
+    }
+    world.look();
+    world.move_to_another();
+    world.balancer.faults = false;
+    let serving = |world: &World| {
+        let former = world
+            .other
+            .as_ref()
+            .map(|other| other.balancer.entries.values());
+        former.map_or(0, |entries| entries.filter(|entry| entry.serves()).count())
+    };
+    while serving(&world) > 0 {
+        world.now += SignedDuration::from_secs(2);
+        world.look();
+    }
+    assert!(world.other.is_some());
+    world.lead_anew();
+    world.served = false;
+    world.now += SignedDuration::from_secs(2);
+    world.look();
+    assert_eq!(serving(&world), 0);
+}
+
+/// The present load balancer of a move still serves a Pod that is not selected any more, because its successors do not
+/// serve yet. Without both marks, the next operation would not wait: the employer neither selects it nor is expected.
+#[test]
+fn pod_that_left_the_selection_and_serves_keeps_its_marks_in_a_move() {
+    let (mut world, uid) = super::cases::world_of_one(Control::Drains);
+    world.look();
+    assert!(world.protected.contains(&uid));
+    world.pods.get_mut(&uid).unwrap().selected = false;
+    world.add_pod();
+    let next = world
+        .pods
+        .keys()
+        .find(|other| **other != uid)
+        .unwrap()
+        .clone();
+    world.pods.get_mut(&next).unwrap().pod.on = true;
+    world.balancer.refuses = [next].into();
+    world.now += SignedDuration::from_secs(2);
+    world.look();
+    assert!(
+        world
+            .balancer
+            .entries
+            .values()
+            .any(|entry| entry.owner == uid && entry.serves())
+    );
+    let view = world.view();
+    let mark = crate::plan::marks(&view, &world.memory, world.now)[&uid].clone();
+    let formers = [Place::Off];
+    let mark = mark_in_move(&view, &world.memory, &uid, mark, &formers, false);
+    assert!(matches!(mark, Mark::Keep(_)), "{mark:?}");
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::cases::world_of_one;
 use super::world::World;
 use crate::Control;
 use crate::plan::*;
@@ -83,4 +84,40 @@ fn employer_without_pods_moves() {
     world.balancer.faults = false;
     pass(&mut world);
     assert!(world.other.is_none());
+}
+
+/// A move back and forth. The second read of the first move does not confirm the second one.
+#[test]
+fn move_back_and_forth_is_confirmed_anew() {
+    let (mut world, _) = world_of_one(Control::Drains);
+    world.look();
+    world.move_to_another();
+    world.balancer.faults = false;
+    while !world.served {
+        world.now += Duration::from_secs(2);
+        world.look();
+    }
+    assert!(world.other.is_some(), "the former one drains");
+    world.move_to_another();
+    world.now += Duration::from_secs(2);
+    world.look();
+    let before = world.other.as_ref().unwrap().memory.clone();
+    world.move_to_another();
+    world.now += Duration::from_millis(500);
+    world.look();
+    assert_eq!(world.memory.observed, before.observed, "no read is due");
+    assert!(!world.served, "the last read is from before the move");
+}
+
+/// A former adapter was read, and refuses the employer now, for example because an annotation is gone. It can't retire, and
+/// the others need not wait for it.
+#[test]
+fn former_adapter_that_refuses_the_employer_is_not_the_one_that_retires() {
+    let (mut world, _) = world_of_one(Control::Drains);
+    world.look();
+    assert!(world.memory.is_read());
+    world.refuses = true;
+    world.now += Duration::from_secs(2);
+    world.look();
+    assert!(!world.memory.is_read(), "it is not asked any more");
 }

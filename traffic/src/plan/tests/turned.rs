@@ -91,7 +91,96 @@ fn absence_at_a_former_adapter_is_that_of_one_operation() {
     }
     let view = world.view();
     let place = places(&view, &world.memory, world.now)[&uid].clone();
-    assert_eq!(place.as_of(&view, &uid), Place::Off);
+    assert_eq!(place.as_of(&view, &world.memory, &uid), Place::Off);
     world.begin_operation(&uid);
-    assert_eq!(place.as_of(&world.view(), &uid), Place::Unclear);
+    assert_eq!(
+        place.as_of(&world.view(), &world.memory, &uid),
+        Place::Unclear
+    );
+}
+
+/// The Pod is Ready from now on, or not.
+fn ready(world: &mut World, uid: &str, on: bool) {
+    let input = world.pods.get_mut(uid).unwrap();
+    input.pod.on = on;
+    input.ready_since = Some(world.now.to_string());
+    world.pass();
+}
+
+/// A Pod that is not Ready is known to be off. Then the annotation of the employer is wrong, or its record can't be
+/// written: no look sees that the Pod serves again, and goes off by an operation a moment before the next look.
+#[test]
+fn drain_of_a_time_before_nobody_looked_proves_nothing() {
+    let (mut world, uid) = serving();
+    ready(&mut world, &uid, false);
+    world.look();
+    world.now += Duration::from_secs(5);
+    world.look();
+    assert!(world.protected.contains(&uid));
+    // Nobody looks.
+    world.now += Duration::from_secs(10);
+    ready(&mut world, &uid, true);
+    world.now += Duration::from_secs(100);
+    world.begin_operation(&uid);
+    world.pass();
+    world.now += Duration::from_secs(1);
+    world.look();
+    assert!(world.protected.contains(&uid), "requests may be open");
+}
+
+/// A Pod that serves is not protected yet. It is off and on again between two looks, and the last read was before.
+#[test]
+fn unprotected_pod_that_was_off_between_two_looks_is_read_before_it_is_protected() {
+    let (mut world, uid) = world_of_one(Control::Observes);
+    world.pass();
+    let mut view = world.view();
+    world.call(&mut view);
+    // The write of the mark meets the write that begins the operation. It is undone at once.
+    ready(&mut world, &uid, false);
+    assert!(world.balancer.entries.is_empty());
+    let input = world.pods.get_mut(&uid).unwrap();
+    input.pod.on = true;
+    input.ready_since = Some(world.now.to_string());
+    world.now += Duration::from_secs(2);
+    world.look();
+    assert!(!world.protected.contains(&uid), "it is on no load balancer");
+}
+
+/// The former load balancer is one that somebody else changes. Its last look has found the Pod on. An operation has begun
+/// since then and is undone, and the Pod is not back yet.
+#[test]
+fn place_on_of_a_former_adapter_is_not_older_than_the_last_turn() {
+    let (mut world, uid) = serving();
+    let view = world.view();
+    let place = places(&view, &world.memory, world.now)[&uid].clone();
+    let mut present = Memory::default();
+    present.begin_look(&view, world.now);
+    world.now += Duration::from_secs(2);
+    world.begin_operation(&uid);
+    world.pass();
+    assert!(world.balancer.entries.is_empty());
+    present.begin_look(&world.view(), world.now); // the present adapter sees it off
+    world.now += Duration::from_secs(2);
+    world.end_operations();
+    let view = world.view();
+    present.begin_look(&view, world.now);
+    assert_eq!(place.as_of(&view, &present, &uid), Place::Unclear);
+}
+
+/// The annotation of the employer is wrong for a while, so that nobody looks.
+#[test]
+fn pod_may_have_turned_while_nobody_looked() {
+    let (mut world, uid) = serving();
+    world.begin_operation(&uid);
+    world.pass();
+    for _ in 0..2 {
+        world.now += Duration::from_secs(2);
+        world.look();
+    }
+    let turned = world.memory.turned_at(&uid);
+    world.memory.end_look();
+    world.now += Duration::from_secs(20);
+    world.look();
+    assert!(world.memory.turned_at(&uid) > turned);
+    assert!(world.protected.contains(&uid), "requests may be open");
 }

@@ -134,6 +134,7 @@ impl World {
             protected: false,
             ended: false,
             operations: BTreeSet::new(),
+            ready_since: None,
         };
         self.pods.insert(id.uid, input);
     }
@@ -148,7 +149,8 @@ impl World {
         let confirmed = self.other.is_some() && self.memory.confirm_settled(settled, self.now);
         let retires = self.deleting || confirmed;
         self.served |= retires;
-        let again = self.look_at_former(retires);
+        let again = self.look_at_former(retires, settled);
+        self.memory.end_look();
         wake.into_iter().chain(again).min()
     }
 
