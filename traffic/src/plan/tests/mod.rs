@@ -14,7 +14,6 @@ mod moves;
 mod pace;
 mod port_changes;
 mod random;
-mod reader_c;
 mod reads;
 mod scripted;
 mod settled;
