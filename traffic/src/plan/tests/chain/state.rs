@@ -193,6 +193,11 @@ impl Chain {
         self.record.contains(&adapter)
     }
 
+    /// The present time as the API server stores it. Two changes can have the same one.
+    pub fn second(&self) -> String {
+        self.now.as_second().to_string()
+    }
+
     /// A time that has not been written before.
     pub fn stamp(&mut self) -> String {
         self.next_stamp += 1;
