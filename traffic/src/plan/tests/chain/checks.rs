@@ -1,5 +1,7 @@
 //! What must hold after each step.
 
+use jiff::Timestamp;
+
 use super::super::balancer::{Entry, is_drained};
 use super::super::model::DRAIN;
 use super::state::Chain;
@@ -46,6 +48,9 @@ impl Chain {
         if !is_on || !is_seen_on || !input.pod.addresses.contains(&address) {
             return;
         }
+        if self.is_unseen_loss(&entry.owner, view) {
+            return;
+        }
         let serves_elsewhere = self.serving().any(|(at, other)| {
             let key = &other.member.key;
             key.address == address && (at != adapter || *key != member.key)
@@ -55,6 +60,33 @@ impl Chain {
             "{} leaves its last load balancer {adapter}: {member:?}",
             entry.owner
         );
+    }
+
+    /// Whether the Pod has lost a member that no read had to show yet. Before a former adapter `retires`, a read must have
+    /// told that the present one serves.
+    fn is_unseen_loss(&self, uid: &str, view: &View) -> bool {
+        let retires = view.deleting;
+        let plan = self.plans.get(&self.chosen).filter(|_| retires);
+        let settling = plan.and_then(|plan| plan.settling);
+        let is_before = |lost: Timestamp| settling.is_some_and(|settling| lost <= settling);
+        let loss = self.lost.get(uid);
+        loss.is_some_and(|(adapter, lost)| *adapter != self.chosen || !is_before(*lost))
+    }
+
+    /// Forgets the losses of Pods that serve there again, or are gone.
+    pub fn forget_losses(&mut self) {
+        let mut lost = std::mem::take(&mut self.lost);
+        lost.retain(|uid, (adapter, _)| {
+            let mut entries = self.balancers[*adapter].entries.values();
+            let serves = entries.any(|entry| entry.owner == *uid && entry.serves());
+            self.pods.contains_key(uid) && !serves
+        });
+        self.lost = lost;
+    }
+
+    /// Whether the Pod serves somewhere, as far as reads had to show.
+    fn seems_to_serve(&self, uid: &str) -> bool {
+        self.serves(uid) || self.lost.contains_key(uid)
     }
 
     /// The members that serve at the chosen and the recorded load balancers.
@@ -82,7 +114,10 @@ impl Chain {
         let pod = self.pods.get(uid).filter(|pod| pod.version == version);
         let becomes_protected = pod.is_some_and(|pod| !pod.input.protected);
         if *mark == Mark::Protect && becomes_protected {
-            assert!(self.serves(uid), "{uid} is protected and serves nowhere");
+            assert!(
+                self.seems_to_serve(uid),
+                "{uid} is protected and serves nowhere"
+            );
         }
     }
 
@@ -95,7 +130,7 @@ impl Chain {
         }
         let must_serve = pod.expected && pod.input.selected;
         assert!(
-            !must_serve || self.serves(uid),
+            !must_serve || self.seems_to_serve(uid),
             "{uid} becomes available and serves nowhere"
         );
         self.pod_mut(uid).available = true;

@@ -38,6 +38,7 @@ impl Chain {
                 self.note(format!("writes of the record are refused: {refuses}"));
             }
             13 if self.troubles.forges => self.forge_marks(),
+            14 | 15 => self.lose_member(),
             _ => {}
         }
         self.disturb_pods();
@@ -78,6 +79,20 @@ impl Chain {
             pod.version += 1;
             self.note(format!("a user changes the marks of {uid}"));
         }
+    }
+
+    /// Somebody else removes a member.
+    fn lose_member(&mut self) {
+        let adapter = self.pick_adapter();
+        if self.observes(adapter) {
+            return; // its controller would register it again
+        }
+        let entries = &mut self.balancers[adapter].entries;
+        let Some((key, entry)) = entries.pop_first() else {
+            return;
+        };
+        self.lost.insert(entry.owner, (adapter, self.now));
+        self.note(format!("somebody removes {key} from {adapter}"));
     }
 
     /// Another leader knows nothing.

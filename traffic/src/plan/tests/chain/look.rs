@@ -34,6 +34,7 @@ impl Chain {
     pub fn look(&mut self) -> Option<Timestamp> {
         let wake = self.look_at_all();
         self.plans.values_mut().for_each(Memory::end_look);
+        self.forget_losses();
         wake
     }
 

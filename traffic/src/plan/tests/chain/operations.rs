@@ -42,9 +42,9 @@ impl Chain {
     }
 
     pub fn become_ready(&mut self, uid: &str) {
-        let (now, second) = (self.now, self.second());
+        let (now, ready_since) = (self.now, self.condition_time());
         let pod = self.pod_mut(uid);
-        pod.input.ready_since = Some(second);
+        pod.input.ready_since = ready_since;
         pod.input.pod.on = true;
         pod.last_on = Some(now);
         pod.version += 1;
@@ -54,7 +54,7 @@ impl Chain {
 
     /// An operation takes the Pod off traffic. The webhook protects it in the same write if it may get requests.
     pub fn begin_operation(&mut self, uid: &str) {
-        let (now, second, stamp) = (self.now, self.second(), self.stamp());
+        let (now, ready_since, stamp) = (self.now, self.condition_time(), self.stamp());
         let expects = self.expects_traffic();
         let is_recorded = !self.record.is_empty();
         let is_observed = self.configured[self.chosen] && self.observes(self.chosen);
@@ -65,7 +65,7 @@ impl Chain {
         let may_get_requests = any_may_get_requests || pod.input.pod.on || may_be_ready;
         if pod.input.pod.on {
             pod.last_on = Some(now);
-            pod.input.ready_since = Some(second);
+            pod.input.ready_since = ready_since;
         }
         pod.input.operations = [format!("operation={stamp}")].into();
         pod.in_operation = true;
@@ -111,10 +111,10 @@ impl Chain {
 
     /// The operation ends or is undone. The webhook removes the protection in the same write.
     pub fn end_operation(&mut self, uid: &str) {
-        let (now, second) = (self.now, self.second());
+        let (now, ready_since) = (self.now, self.condition_time());
         let is_configured = self.configured[self.chosen];
         let pod = self.pod_mut(uid);
-        pod.input.ready_since = Some(second);
+        pod.input.ready_since = ready_since;
         (pod.in_operation, pod.operating) = (false, false);
         pod.input.operations.clear();
         if pod.expected && (!is_configured || pod.input.selected) {

@@ -79,7 +79,7 @@ impl Chain {
                 protected: false,
                 ended: false,
                 operations: BTreeSet::new(),
-                ready_since: Some("0".to_owned()),
+                ready_since: self.condition_time(),
             },
             version: 1,
             in_operation: false,

@@ -54,6 +54,9 @@ pub struct Chain {
     pub refuses: Vec<bool>,
     /// When the member of a Pod left a load balancer that somebody else changes, by adapter and UID.
     pub left: BTreeMap<(usize, String), Timestamp>,
+    /// Members that somebody else has removed from a load balancer, until the Pod serves there again: the adapter and the time,
+    /// by UID. Only a read tells it.
+    pub lost: BTreeMap<String, (usize, Timestamp)>,
 
     /// The adapter that the employer names.
     pub chosen: usize,
@@ -91,6 +94,8 @@ pub struct Troubles {
     pub races: bool,
     /// Whether Pods turn more than once between two looks.
     pub turns_twice: bool,
+    /// Whether Pods do not tell since when they are Ready.
+    pub hides_ready_times: bool,
     /// Whether the cache of Pods may stand still.
     pub may_stall: bool,
     /// Whether it stands still now.
@@ -109,6 +114,7 @@ impl Troubles {
             faults: true,
             races: !random.one_in(4),
             turns_twice: random.one_in(2),
+            hides_ready_times: random.one_in(2),
             may_stall: random.one_in(2),
             stalled: false,
             may_refuse_record: random.one_in(2),
@@ -153,6 +159,7 @@ impl Chain {
             configured: vec![true; ADAPTERS],
             refuses: vec![false; ADAPTERS],
             left: BTreeMap::new(),
+            lost: BTreeMap::new(),
             chosen: 0,
             record: Vec::new(),
             recorded: BTreeMap::new(),
@@ -193,9 +200,10 @@ impl Chain {
         self.record.contains(&adapter)
     }
 
-    /// The present time as the API server stores it. Two changes can have the same one.
-    pub fn second(&self) -> String {
-        self.now.as_second().to_string()
+    /// The present time as a condition of a Pod has it. Two changes can have the same one.
+    pub fn condition_time(&self) -> Option<String> {
+        let is_told = !self.troubles.hides_ready_times;
+        is_told.then(|| self.now.as_second().to_string())
     }
 
     /// A time that has not been written before.
