@@ -69,24 +69,29 @@ impl Chain {
         let plan = self.plans.get(&self.chosen).filter(|_| retires);
         let settling = plan.and_then(|plan| plan.settling);
         let is_before = |lost: Timestamp| settling.is_some_and(|settling| lost <= settling);
-        let loss = self.lost.get(uid);
-        loss.is_some_and(|(adapter, lost)| *adapter != self.chosen || !is_before(*lost))
+        let mut losses = self.losses(uid);
+        losses.any(|(adapter, lost)| adapter != self.chosen || !is_before(lost))
     }
 
-    /// Forgets the losses of Pods that serve there again, or are gone.
+    fn losses(&self, uid: &str) -> impl Iterator<Item = (usize, Timestamp)> {
+        let addresses = &self.pods[uid].input.pod.addresses;
+        let losses = self.lost.iter();
+        let losses = losses.filter(|((_, key), _)| addresses.contains(&key.address));
+        losses.map(|((adapter, _), lost)| (*adapter, *lost))
+    }
+
+    /// Forgets the losses that a read has told.
     pub fn forget_losses(&mut self) {
-        let mut lost = std::mem::take(&mut self.lost);
-        lost.retain(|uid, (adapter, _)| {
-            let mut entries = self.balancers[*adapter].entries.values();
-            let serves = entries.any(|entry| entry.owner == *uid && entry.serves());
-            self.pods.contains_key(uid) && !serves
+        let plans = &self.plans;
+        self.lost.retain(|(adapter, _), lost| {
+            let plan = plans.get(adapter).filter(|plan| plan.is_read());
+            plan.is_none_or(|plan| plan.observed < Some(*lost))
         });
-        self.lost = lost;
     }
 
-    /// Whether the Pod serves somewhere, as far as reads had to show.
+    /// Whether the Pod serves somewhere, as far as reads have told.
     fn seems_to_serve(&self, uid: &str) -> bool {
-        self.serves(uid) || self.lost.contains_key(uid)
+        self.serves(uid) || self.losses(uid).next().is_some()
     }
 
     /// The members that serve at the chosen and the recorded load balancers.

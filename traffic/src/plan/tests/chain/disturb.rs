@@ -38,7 +38,7 @@ impl Chain {
                 self.note(format!("writes of the record are refused: {refuses}"));
             }
             13 if self.troubles.forges => self.forge_marks(),
-            14 | 15 => self.lose_member(),
+            14..=19 => self.lose_member(),
             _ => {}
         }
         self.disturb_pods();
@@ -88,11 +88,11 @@ impl Chain {
             return; // its controller would register it again
         }
         let entries = &mut self.balancers[adapter].entries;
-        let Some((key, entry)) = entries.pop_first() else {
+        let Some((key, _)) = entries.pop_first() else {
             return;
         };
-        self.lost.insert(entry.owner, (adapter, self.now));
         self.note(format!("somebody removes {key} from {adapter}"));
+        self.lost.insert((adapter, key), self.now);
     }
 
     /// Another leader knows nothing.

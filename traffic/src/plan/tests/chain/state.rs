@@ -9,7 +9,7 @@ use super::super::balancer::Balancer;
 use super::super::random::Random;
 use super::adapter::{ChainAdapter, PORTS, Ports};
 use crate::plan::*;
-use crate::{Control, Employer};
+use crate::{Control, Employer, MemberKey};
 
 /// The number of adapters. An adapter is told by its number.
 pub const ADAPTERS: usize = 3;
@@ -54,9 +54,8 @@ pub struct Chain {
     pub refuses: Vec<bool>,
     /// When the member of a Pod left a load balancer that somebody else changes, by adapter and UID.
     pub left: BTreeMap<(usize, String), Timestamp>,
-    /// Members that somebody else has removed from a load balancer, until the Pod serves there again: the adapter and the time,
-    /// by UID. Only a read tells it.
-    pub lost: BTreeMap<String, (usize, Timestamp)>,
+    /// When somebody else has removed a member, by adapter and member, until a read has told it.
+    pub lost: BTreeMap<(usize, MemberKey), Timestamp>,
 
     /// The adapter that the employer names.
     pub chosen: usize,
