@@ -68,9 +68,11 @@ impl Chain {
         let retires = view.deleting;
         let plan = self.plans.get(&self.chosen).filter(|_| retires);
         let settling = plan.and_then(|plan| plan.settling);
-        let is_before = |lost: Timestamp| settling.is_some_and(|settling| lost <= settling);
         let mut losses = self.losses(uid);
-        losses.any(|(adapter, lost)| adapter != self.chosen || !is_before(lost))
+        losses.any(|(adapter, lost)| match settling {
+            Some(settling) => adapter == self.chosen && lost > settling,
+            None => true,
+        })
     }
 
     fn losses(&self, uid: &str) -> impl Iterator<Item = (usize, Timestamp)> {
