@@ -91,9 +91,13 @@ impl Chain {
         });
     }
 
-    /// Whether the Pod serves somewhere, as far as reads have told.
+    /// Whether the Pod serves somewhere, as far as reads have told. A Pod that does not tell since when it is Ready can go
+    /// off and come back unseen between two looks, and leave a watched load balancer meanwhile. The kubelet always tells it.
     fn seems_to_serve(&self, uid: &str) -> bool {
-        self.serves(uid) || self.losses(uid).next().is_some()
+        let mut adapters = self.record.iter();
+        let is_watched = adapters.any(|adapter| self.observes(*adapter));
+        let may_leave_unseen = is_watched && self.troubles.hides_ready_times;
+        self.serves(uid) || may_leave_unseen || self.losses(uid).next().is_some()
     }
 
     /// The members that serve at the chosen and the recorded load balancers.
