@@ -5,6 +5,7 @@
 mod absence;
 mod balancer;
 mod cases;
+mod chain;
 mod checks;
 mod disturb;
 mod fruitless;
