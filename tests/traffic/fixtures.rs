@@ -136,10 +136,20 @@ pub fn assert_each_serves(bed: &TrafficBed, scope: &Scope, pods: &[String]) {
 
 /// Makes the API server refuse a record that is shorter than before, so that the end of a move can't be recorded.
 pub async fn refuse_ends_of_moves(scope: &Scope) -> Policy<'_> {
+    refuse_records(scope, ">=").await
+}
+
+/// Makes the API server refuse a record that is longer than before, so that the begin of a move can't be recorded.
+pub async fn refuse_begins_of_moves(scope: &Scope) -> Policy<'_> {
+    refuse_records(scope, "<=").await
+}
+
+/// Lets only records pass whose size compares in this way with that of the former one.
+async fn refuse_records<'a>(scope: &'a Scope, order: &str) -> Policy<'a> {
     let key = keys::CONSIST_ADAPTER_IN_USE;
     let record = |object: &str| format!("{object}.metadata.annotations['{key}']");
     let (old, new) = (record("oldObject"), record("object"));
-    let passes = format!("size({new}) >= size({old})");
+    let passes = format!("size({new}) {order} size({old})");
     Policy::new(scope, ("UPDATE", "services"), &passes, "Invalid").await
 }
 

@@ -16,6 +16,7 @@ mod hanging;
 mod large_pods;
 mod late_effects;
 mod left_pods;
+mod move_begins;
 mod move_ends;
 mod move_returns;
 mod moves;

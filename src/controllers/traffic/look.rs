@@ -11,6 +11,7 @@ use traffic::plan::{
 use traffic::{Adapter, Control, Employer};
 
 use super::super::ControllerContext;
+use super::super::cache_waits::UNSYNCED_RETRY;
 use super::call_limits::CallLimits;
 use super::look_result::{FormerPlaces, LookResult, MIN_PAUSE, Role};
 use super::mark_writes::{self, MarkResult, MarkWrites};
@@ -90,7 +91,12 @@ impl Look<'_> {
             summary.last_error.get_or_insert(error);
         }
         let drained = self.refused_wake(&view, memory);
-        wake = wake.into_iter().chain(written.again).chain(drained).min();
+        // The former adapters are looked at after this, and their answer decides about marks.
+        let mut formers = self.formers.iter();
+        let outdated = formers.any(|former| former.is_outdated(memory));
+        let outdated = outdated.then_some(UNSYNCED_RETRY);
+        let others = written.again.into_iter().chain(drained).chain(outdated);
+        wake = wake.into_iter().chain(others).min();
         let is_marked = |pod: &&Arc<Pod>| PodMarks::of(name, pod).any();
         let with_marks = pods.values().filter(is_marked);
         let with_marks = with_marks.map(|pod| &pod.metadata);

@@ -56,7 +56,7 @@ impl Look<'_> {
                 (Next::Apply(_), Role::Present { is_new: true, .. })
             ) {
                 return Ok(Calls {
-                    wake: Some(MIN_PAUSE),
+                    wake: None, // the write of the record decides
                     begins: true,
                 });
             }

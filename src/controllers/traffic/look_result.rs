@@ -16,6 +16,12 @@ const UNREADABLE_RETRY: Duration = Duration::from_secs(30);
 pub struct FormerPlaces(pub BTreeMap<String, PodPlace>);
 
 impl FormerPlaces {
+    /// Whether the former adapter must be asked again, because a Pod has turned.
+    pub fn is_outdated(&self, memory: &Memory) -> bool {
+        let mut places = self.0.iter();
+        places.any(|(uid, place)| place.is_outdated(memory, uid))
+    }
+
     /// What it did with one Pod.
     pub fn place(&self, view: &View, memory: &Memory, uid: &str) -> Place {
         let place = self.0.get(uid);

@@ -165,7 +165,13 @@ impl TrafficController {
         }
         let deleting = employer.state.employer.deleting;
         match (&employer.adapter, employer.managed) {
-            (Ok(Some(named)), true) => self.look_at(&employer, named, None, memory).await,
+            (Ok(Some(named)), true) => {
+                // An adapter that has never changed a member of the deleted employer is not asked.
+                let is_new = deleting && self.is_new(&employer, named, memory);
+                let used = is_new.then(|| self.adapter_in_use(&employer)).flatten();
+                let named = used.as_ref().unwrap_or(named);
+                self.look_at(&employer, named, None, memory).await
+            }
             // What is registered stays as it is while the annotation is wrong.
             (Err(error), true) => match self.adapter_in_use(&employer) {
                 Some(named) if deleting => {
@@ -233,13 +239,19 @@ impl TrafficController {
         // If it has nothing to change, the record must name it before a former one leaves.
         if result.begins || is_new && result.is_settled {
             let refused = match self.prepare(&employer, &chosen.name, memory).await {
-                Ok(Some(_)) => return Ok(ReconcileOutcome::After(MIN_RETRY)),
-                Ok(None) => self.refuse_unprepared(&employer, chosen),
-                Err(outcome) => outcome,
+                Ok(Some(prepared)) => {
+                    employer = prepared;
+                    result.wake = Some(MIN_RETRY);
+                    None
+                }
+                Ok(None) => Some(self.refuse_unprepared(&employer, chosen)),
+                Err(outcome) => Some(outcome),
             };
             result.is_settled = false;
-            // The former ones go on meanwhile.
-            self.add_former(&employer.name, &chosen.name, Err(refused), &mut result)?;
+            // The former ones go on in any case.
+            if let Some(refused) = refused {
+                self.add_former(&employer.name, &chosen.name, Err(refused), &mut result)?;
+            }
         }
         for same in &formers.same {
             let forgotten = self.forget_same(&employer, same, memory).await;

@@ -182,7 +182,7 @@ impl TrafficController {
         let again = problem.next.saturating_duration_since(Instant::now());
         let again = again.max(MIN_RETRY);
         result.wake = Some(result.wake.map_or(again, |wake| wake.min(again)));
-        result.summary.last_error.get_or_insert(problem.text);
+        result.summary.last_error = Some(problem.text); // nothing else holds up the move for as long
         Ok(())
     }
 }

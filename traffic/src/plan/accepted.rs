@@ -45,6 +45,11 @@ impl Accepted {
         }
     }
 
+    /// Whether it was not accepted before.
+    pub fn is_first(self) -> bool {
+        self.count == 1
+    }
+
     /// Whether it is a removal that no read has been compared with.
     pub fn is_unread_removal(self) -> bool {
         self.kind == Kind::Deregister && !self.compared
@@ -65,6 +70,11 @@ impl Accepted {
             | (Kind::Deregister, Presence::Absent) => Effect::Seen,
             (Kind::Deregister, Presence::Draining { .. }) if control == Control::Deregisters => {
                 Effect::Seen
+            }
+            // It lets open requests end, which is no fault.
+            (Kind::Deregister, Presence::Draining { .. }) => {
+                self.compared = true;
+                Effect::Missing(self, None)
             }
             _ => {
                 let is_new = !std::mem::replace(&mut self.compared, true);

@@ -35,7 +35,9 @@ impl Memory {
                     known.accepted = Some(accepted);
                     // A failure to make accepted changes ends with a read that shows the effect.
                     known.failure = known.failure.take().filter(|_| accepted.is_fruitless());
-                    self.quiet_reads = 0;
+                    if accepted.is_first() {
+                        self.quiet_reads = 0;
+                    }
                     Some(presence)
                 }
                 Err(error) => {

@@ -26,6 +26,8 @@ pub(super) fn arrival(view: &View, memory: &Memory, member: &Member) -> Option<S
     let as_wanted = known.is_some_and(|known| known.is_as_wanted(view, member));
     Some(match known.map(|known| &known.presence) {
         Some(Presence::Pending) if as_wanted => Step::POLL,
+        // A read must show that it serves, after answers that were wrong.
+        Some(Presence::Serving) if as_wanted => Step::POLL,
         Some(Presence::Unknown) => Step::POLL,
         _ if view.settings.control == Control::Observes => Step::POLL,
         _ => Step::Register,

@@ -52,6 +52,11 @@ impl Known {
         same_pod && (observes || self.member.weight == wanted.weight)
     }
 
+    /// Whether its last change was accepted too often, so that only a read tells whether it was made.
+    pub fn is_fruitless(&self) -> bool {
+        self.accepted.is_some_and(Accepted::is_fruitless)
+    }
+
     /// Whether it may get requests. What was pending at the last read may serve by now.
     pub fn is_on(&self) -> bool {
         matches!(self.presence, Presence::Serving | Presence::Pending)

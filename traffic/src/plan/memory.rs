@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::accepted::Accepted;
 use super::known::{Failure, Known, KnownPod};
 use super::view::View;
 use crate::{AdapterError, Member, MemberKey, Presence};
@@ -115,7 +114,8 @@ impl Memory {
         let member = view.wanted.get(key);
         let known = self.members.get(key);
         let serves = known.zip(member).is_some_and(|(known, member)| {
-            known.presence == Presence::Serving && known.is_as_wanted(view, member)
+            let serves = known.presence == Presence::Serving && known.is_as_wanted(view, member);
+            serves && !known.is_fruitless()
         });
         serves && !self.unreadable.contains_key(&key.group)
     }
@@ -127,13 +127,12 @@ impl Memory {
     }
 
     /// Forgets the failed changes of members that serve as they should: they have had an effect, or are not wanted any
-    /// more. A change that was accepted too often has had an effect when a read shows it.
+    /// more. Of a change that was accepted too often, only a read proves the effect.
     pub(super) fn forget_settled_failures(&mut self, view: &View) {
         for known in self.members.values_mut() {
             let wanted = view.wanted.get(&known.member.key);
             let settled = wanted.is_some_and(|member| known.is_as_wanted(view, member));
-            let fruitless = known.accepted.is_some_and(Accepted::is_fruitless);
-            if settled && known.presence == Presence::Serving && !fruitless {
+            if settled && known.presence == Presence::Serving && !known.is_fruitless() {
                 known.failure = None;
             }
         }

@@ -45,14 +45,17 @@ impl PartialEq for PodPlace {
 impl Eq for PodPlace {}
 
 impl PodPlace {
+    /// Whether the present adapter has seen the Pod turn since then, so that the former one must be asked again.
+    pub fn is_outdated(&self, memory: &Memory, uid: &str) -> bool {
+        let turned = memory.turned_at(uid);
+        self.observes && turned.is_some_and(|turned| self.at < turned)
+    }
+
     /// What is known of it now: a Pod may have turned since then.
     pub fn as_of(&self, view: &View, memory: &Memory, uid: &str) -> Place {
         let input = view.pods.get(uid);
-        // The present adapter has seen it turn.
-        let turned = memory.turned_at(uid);
-        let has_turned = self.observes && turned.is_some_and(|turned| self.at < turned);
         match self.place {
-            _ if has_turned => Place::Unclear,
+            _ if self.is_outdated(memory, uid) => Place::Unclear,
             Place::Off if input.is_none_or(|input| input.may_have_been_on(&self.operations)) => {
                 Place::Unclear
             }
