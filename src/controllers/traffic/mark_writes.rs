@@ -134,8 +134,8 @@ pub async fn write_marks(
             ));
             continue;
         }
-        if let Some(turned) = memory.turned_at(uid) {
-            writes.forget_before(uid, turned);
+        if let Some(operated) = memory.operated_at(uid) {
+            writes.forget_before(uid, operated);
         }
         let wanted = wanted_marks(view, employer, pod, mark, moves);
         changes

@@ -112,6 +112,8 @@ pub(super) struct KnownPod {
     pub planned: BTreeSet<MemberKey>,
     /// Since when that is known.
     pub turned: Timestamp,
+    /// When it turned last for another reason than the loss of its protection, which another program can cause.
+    pub operated: Timestamp,
     /// If somebody else changes members: the first read, of those since then, from which on every read has found no
     /// member of the Pod.
     pub absent_since: Option<Timestamp>,

@@ -38,7 +38,7 @@ impl Memory {
                     || known.ready_since != input.ready_since
                     || known.selected != input.selected;
                 let same_state = known.should_serve == should_serve && known.planned == planned;
-                same_state && !has_turned && !was_on && !is_unseen
+                (same_state && !was_on && !is_unseen, has_turned)
             };
             let before = self.pods.get(uid);
             let lacked = match before {
@@ -47,7 +47,11 @@ impl Memory {
                 None => false,
             };
             let operations = input.operations.clone();
-            if let Some(known) = self.pods.get_mut(uid).filter(|known| is_same(known)) {
+            // Whoever takes only the protection away may be another program.
+            let operated = before.filter(|known| is_same(known).0);
+            let operated = operated.map_or(now, |known| known.operated);
+            let unturned = |known: &&mut KnownPod| is_same(known) == (true, false);
+            if let Some(known) = self.pods.get_mut(uid).filter(unturned) {
                 (known.protected, known.operations) = (protected, operations);
             } else {
                 let known = KnownPod {
@@ -60,6 +64,7 @@ impl Memory {
                     lacked,
                     planned,
                     turned: now,
+                    operated,
                     absent_since: None,
                 };
                 self.pods.insert(uid.clone(), known);
@@ -115,6 +120,11 @@ impl Memory {
     /// Since when this leader knows that the Pod should serve at these members, or should not.
     pub fn turned_at(&self, uid: &str) -> Option<Timestamp> {
         self.pods.get(uid).map(|known| known.turned)
+    }
+
+    /// As [`Memory::turned_at`], without turns that are only the loss of the protection.
+    pub fn operated_at(&self, uid: &str) -> Option<Timestamp> {
+        self.pods.get(uid).map(|known| known.operated)
     }
 
     /// Whether a Pod has turned since the last successful read.
