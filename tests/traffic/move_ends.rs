@@ -152,7 +152,7 @@ async fn former_members_stay_until_a_read_shows_the_new_ones() {
     end_of_move(bed, &web, &pods).await;
 }
 
-/// The Service moves on before the second load balancer has ever answered.
+/// The Service moves on while the second load balancer is down, and has members that never got healthy.
 #[tokio::test]
 async fn first_adapter_of_a_chain_retires_although_the_second_is_down() {
     let (bed, _alone) = alone().await;

@@ -2,8 +2,9 @@
 
 use operating::api::keys;
 use serde_json::json;
-use testbed::wait;
+use testbed::{Scope, wait};
 
+use crate::bed::TrafficBed;
 use crate::fixtures::{Employer, edge, names};
 use crate::sets::{Set, label};
 
@@ -45,12 +46,8 @@ async fn former_pods_serve_until_the_selected_ones_do() {
     assert_eq!(serving(), green);
 }
 
-/// One of two ports does not get healthy: the Pod gets requests and is not protected. When the selector leaves it, an
-/// operation still waits until it is off.
-#[tokio::test]
-async fn operation_waits_for_an_unprotected_pod_that_left_the_selection() {
-    let (bed, _alone) = crate::bed::alone().await;
-    let scope = bed.bed.scope("traffic-left-half").await;
+/// A Service that selects `blue` and drains for an hour. The second of its two ports does not get healthy.
+async fn blue_with_a_pending_port<'a>(bed: &TrafficBed, scope: &'a Scope) -> Employer<'a> {
     bed.http.state().pending_groups.insert("admin".to_owned());
     let mut part = edge();
     part["metadata"]["annotations"][keys::CONSIST_DRAIN_SECONDS] = json!("3600");
@@ -61,7 +58,16 @@ async fn operation_waits_for_an_unprotected_pod_that_left_the_selection() {
             { "name": "admin", "port": 81, "targetPort": 8081 },
         ],
     });
-    let web = Employer::new(&scope, "web", part).await;
+    Employer::new(scope, "web", part).await
+}
+
+/// One of two ports does not get healthy: the Pod gets requests and is not protected. When the selector leaves it, an
+/// operation still waits until it is off.
+#[tokio::test]
+async fn operation_waits_for_an_unprotected_pod_that_left_the_selection() {
+    let (bed, _alone) = crate::bed::alone().await;
+    let scope = bed.bed.scope("traffic-left-half").await;
+    let web = blue_with_a_pending_port(bed, &scope).await;
     let blue = Set::unsettled(&scope, "blue", 1, json!({})).await;
     let _green = Set::new(&scope, "green", 1, json!({})).await;
     web.until("the members", |r| (r.registered, r.pending) == (1, 1))
@@ -88,17 +94,7 @@ async fn operation_waits_for_an_unprotected_pod_that_left_the_selection() {
 async fn operation_waits_for_an_available_pod_that_was_selected_for_a_while() {
     let (bed, _alone) = crate::bed::alone().await;
     let scope = bed.bed.scope("traffic-left-available").await;
-    bed.http.state().pending_groups.insert("admin".to_owned());
-    let mut part = edge();
-    part["metadata"]["annotations"][keys::CONSIST_DRAIN_SECONDS] = json!("3600");
-    part["spec"] = json!({
-        "selector": { "app": "blue" },
-        "ports": [
-            { "name": "http", "port": 80, "targetPort": 8080 },
-            { "name": "admin", "port": 81, "targetPort": 8081 },
-        ],
-    });
-    let web = Employer::new(&scope, "web", part).await;
+    let web = blue_with_a_pending_port(bed, &scope).await;
     web.consistent(0).await;
     let green = Set::new(&scope, "green", 1, json!({})).await;
     let green = names(&green).await;

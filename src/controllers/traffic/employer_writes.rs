@@ -58,9 +58,9 @@ pub fn stored_report(employer: &CachedEmployer) -> Option<EmployerReport> {
 }
 
 impl TrafficController {
-    /// Gives an employer the finalizer, and records its adapter. If it was replaced by its manifest, it has lost both, or has an
-    /// earlier record. Then the adapters whose members this leader knows are recorded again. Returns the employer as it is stored then; `None` if the
-    /// API server has stored something else.
+    /// Gives an employer the finalizer, and records its adapter. If it was replaced by its manifest, it has lost both, or has
+    /// an earlier record. Then the adapters whose members this leader knows are recorded again. Returns the employer as it is
+    /// stored then; `None` if the API server has stored something else.
     pub(super) async fn prepare(
         &self,
         employer: &CachedEmployer,

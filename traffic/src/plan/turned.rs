@@ -29,16 +29,17 @@ impl Memory {
                 false => BTreeSet::new(), // any member that reaches it is one too many
             };
             let protected = view.is_protected(uid);
+            // A Pod that is off and was not protected before has been on since: an operation has protected it. One that is on
+            // and not protected any more has been off: it has lost the protection when it came back.
+            let has_other_protection =
+                |known: &KnownPod| known.protected != protected && protected != should_serve;
             let is_same = |known: &KnownPod| {
-                // A Pod that is off and was not protected before has been on since: an operation has protected it. One that
-                // is on and not protected any more has been off: it has lost the protection when it came back.
-                let has_turned = known.protected != protected && protected != should_serve;
                 let was_on = !should_serve && input.may_have_been_on(&known.operations);
                 let is_unseen = known.is_stale
                     || known.ready_since != input.ready_since
                     || known.selected != input.selected;
                 let same_state = known.should_serve == should_serve && known.planned == planned;
-                (same_state && !was_on && !is_unseen, has_turned)
+                same_state && !was_on && !is_unseen
             };
             let before = self.pods.get(uid);
             let lacked = match before {
@@ -48,9 +49,9 @@ impl Memory {
             };
             let operations = input.operations.clone();
             // Whoever takes only the protection away may be another program.
-            let operated = before.filter(|known| is_same(known).0);
+            let operated = before.filter(|known| is_same(known));
             let operated = operated.map_or(now, |known| known.operated);
-            let unturned = |known: &&mut KnownPod| is_same(known) == (true, false);
+            let unturned = |known: &&mut KnownPod| is_same(known) && !has_other_protection(known);
             if let Some(known) = self.pods.get_mut(uid).filter(unturned) {
                 (known.protected, known.operations) = (protected, operations);
             } else {

@@ -18,6 +18,16 @@ fn serving() -> (World, String) {
     (world, uid)
 }
 
+/// An operation takes the Pod off. So many looks see it, two seconds apart.
+fn operate(world: &mut World, uid: &str, looks: u32) {
+    world.begin_operation(uid);
+    world.pass();
+    for _ in 0..looks {
+        world.now += Duration::from_secs(2);
+        world.look();
+    }
+}
+
 /// The operation is undone, and the Pod is on traffic until the next one begins.
 fn begin_another_operation(world: &mut World, uid: &str) {
     world.pods.get_mut(uid).unwrap().pod.on = true;
@@ -30,12 +40,7 @@ fn begin_another_operation(world: &mut World, uid: &str) {
 #[test]
 fn pod_that_was_on_between_two_looks_and_protected_in_both_is_drained_again() {
     let (mut world, uid) = serving();
-    world.begin_operation(&uid);
-    world.pass();
-    for _ in 0..4 {
-        world.now += Duration::from_secs(2);
-        world.look();
-    }
+    operate(&mut world, &uid, 4);
     assert!(world.protected.contains(&uid));
     begin_another_operation(&mut world, &uid);
     world.pass();
@@ -48,12 +53,7 @@ fn pod_that_was_on_between_two_looks_and_protected_in_both_is_drained_again() {
 #[test]
 fn pod_that_serves_again_is_not_released_by_an_old_read() {
     let (mut world, uid) = serving();
-    world.begin_operation(&uid);
-    world.pass();
-    for _ in 0..2 {
-        world.now += Duration::from_secs(2);
-        world.look();
-    }
+    operate(&mut world, &uid, 2);
     begin_another_operation(&mut world, &uid);
     world.look();
     assert!(
@@ -171,12 +171,7 @@ fn place_on_of_a_former_adapter_is_not_older_than_the_last_turn() {
 #[test]
 fn pod_may_have_turned_while_nobody_looked() {
     let (mut world, uid) = serving();
-    world.begin_operation(&uid);
-    world.pass();
-    for _ in 0..2 {
-        world.now += Duration::from_secs(2);
-        world.look();
-    }
+    operate(&mut world, &uid, 2);
     let turned = world.memory.turned_at(&uid);
     world.memory.end_look();
     world.now += Duration::from_secs(20);
