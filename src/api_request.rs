@@ -33,7 +33,7 @@ impl ApiFailure {
         match self {
             ApiFailure::Answered(status) => status_text(status),
             ApiFailure::NoAnswer(_) => "no answer in time".to_owned(),
-            ApiFailure::Broken(error) => error.to_string(),
+            ApiFailure::Broken(error) => text(error),
         }
     }
 }
@@ -81,6 +81,8 @@ pub async fn within<T>(
 pub fn text(error: &Error) -> String {
     match error {
         Error::Api(status) => status_text(status),
+        // Without the name of the variant, which says nothing to a reader.
+        Error::Service(cause) => cause.to_string(),
         error => error.to_string(),
     }
 }

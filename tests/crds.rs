@@ -203,7 +203,7 @@ fn crds_have_expected_columns_and_subresources() {
             "AGE date .metadata.creationTimestamp",
         ]
     );
-    assert_eq!(columns("collasets").len(), 11);
+    assert_eq!(columns("collasets").len(), 12);
     assert_eq!(columns("poddecorations").len(), 7);
     assert_eq!(columns("operationjobs").len(), 6);
     for crd in crd::all_crds() {
@@ -227,6 +227,18 @@ fn crds_have_expected_columns_and_subresources() {
             .clone()
             .unwrap_or_default()
             .join(",");
+        // `kubectl get all` shows what users write. No short name is one of Kubernetes.
+        let categories = crd.spec.names.categories.clone().unwrap_or_default();
+        let is_internal = crd.spec.names.kind == "ResourceContext";
+        assert_eq!(
+            categories.is_empty(),
+            is_internal,
+            "{}",
+            crd.spec.names.kind
+        );
+        for column in version.additional_printer_columns.iter().flatten() {
+            assert!(!column.name.contains('_'), "{}", column.name);
+        }
         let (status, scale) = version
             .subresources
             .as_ref()
@@ -236,7 +248,7 @@ fn crds_have_expected_columns_and_subresources() {
             "OperationJob" => ("opj", true, false),
             "PodDecoration" => ("pd", true, false),
             "PodTransitionRule" => ("ptr", true, false),
-            "ResourceContext" => ("rc", false, false),
+            "ResourceContext" => ("rctx", false, false),
             other => panic!("{other}"),
         };
         assert_eq!(

@@ -20,6 +20,7 @@ use super::{lenient, schema};
     kind = "CollaSet",
     plural = "collasets",
     shortname = "cls",
+    category = "all",
     namespaced,
     status = "CollaSetStatus",
     derive = "Default",
@@ -34,12 +35,13 @@ use super::{lenient, schema};
     printcolumn = r#"{"name":"CURRENT","type":"integer","jsonPath":".status.replicas"}"#,
     printcolumn = r#"{"name":"AVAILABLE","type":"integer","jsonPath":".status.availableReplicas"}"#,
     printcolumn = r#"{"name":"UPDATED","type":"integer","jsonPath":".status.updatedReplicas"}"#,
-    printcolumn = r#"{"name":"UPDATED_READY","type":"integer","jsonPath":".status.updatedReadyReplicas"}"#,
-    printcolumn = r#"{"name":"UPDATED_AVAILABLE","type":"integer","jsonPath":".status.updatedAvailableReplicas"}"#,
-    printcolumn = r#"{"name":"CURRENT_REVISION","type":"string","jsonPath":".status.currentRevision"}"#,
-    printcolumn = r#"{"name":"UPDATED_REVISION","type":"string","jsonPath":".status.updatedRevision"}"#,
+    printcolumn = r#"{"name":"UPDATED-READY","type":"integer","jsonPath":".status.updatedReadyReplicas"}"#,
+    printcolumn = r#"{"name":"UPDATED-AVAILABLE","type":"integer","jsonPath":".status.updatedAvailableReplicas"}"#,
+    printcolumn = r#"{"name":"CURRENT-REVISION","type":"string","jsonPath":".status.currentRevision"}"#,
+    printcolumn = r#"{"name":"UPDATED-REVISION","type":"string","jsonPath":".status.updatedRevision"}"#,
     printcolumn = r#"{"name":"READY","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"REASON","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
+    printcolumn = r#"{"name":"PAUSED","type":"boolean","jsonPath":".spec.paused"}"#,
     printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]

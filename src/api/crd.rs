@@ -23,7 +23,7 @@ use super::resourcecontext::ResourceContext;
 
 /// Revision of the definitions in this build. Raise it with every change of a definition: a build does not
 /// replace definitions of a higher revision with its own.
-pub const CRD_REVISION: u32 = 21;
+pub const CRD_REVISION: u32 = 22;
 
 /// The revision of a stored definition; 0 for a definition without one.
 pub fn crd_revision(annotations: Option<&BTreeMap<String, String>>) -> u32 {

@@ -18,6 +18,7 @@ use super::{lenient, schema};
     kind = "OperationJob",
     plural = "operationjobs",
     shortname = "opj",
+    category = "all",
     namespaced,
     status = "OperationJobStatus",
     derive = "Default",

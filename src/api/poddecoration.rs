@@ -21,6 +21,7 @@ pub const HISTORY_LIMIT: i32 = 20;
     kind = "PodDecoration",
     plural = "poddecorations",
     shortname = "pd",
+    category = "all",
     namespaced,
     status = "PodDecorationStatus",
     derive = "Default",
@@ -29,9 +30,9 @@ pub const HISTORY_LIMIT: i32 = 20;
     printcolumn = r#"{"name":"MATCHED","type":"integer","jsonPath":".status.matchedPods"}"#,
     printcolumn = r#"{"name":"INJECTED","type":"integer","jsonPath":".status.injectedPods"}"#,
     printcolumn = r#"{"name":"UPDATED","type":"integer","jsonPath":".status.updatedPods"}"#,
-    printcolumn = r#"{"name":"UPDATED_READY","type":"integer","jsonPath":".status.updatedReadyPods"}"#,
-    printcolumn = r#"{"name":"CURRENT_REVISION","type":"string","jsonPath":".status.currentRevision"}"#,
-    printcolumn = r#"{"name":"UPDATED_REVISION","type":"string","jsonPath":".status.updatedRevision"}"#,
+    printcolumn = r#"{"name":"UPDATED-READY","type":"integer","jsonPath":".status.updatedReadyPods"}"#,
+    printcolumn = r#"{"name":"CURRENT-REVISION","type":"string","jsonPath":".status.currentRevision"}"#,
+    printcolumn = r#"{"name":"UPDATED-REVISION","type":"string","jsonPath":".status.updatedRevision"}"#,
     printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]

@@ -15,7 +15,7 @@ use super::lenient;
     version = "v1alpha1",
     kind = "ResourceContext",
     plural = "resourcecontexts",
-    shortname = "rc",
+    shortname = "rctx",
     namespaced,
     derive = "Default",
     derive = "PartialEq",

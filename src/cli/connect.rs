@@ -8,7 +8,8 @@ use http::header::{HeaderValue, USER_AGENT};
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use tower::util::MapResponseLayer;
+use tower::BoxError;
+use tower::util::{MapErrLayer, MapResponseLayer};
 
 use super::args::{ClusterArgs, ReaderArgs};
 use crate::cluster::clock;
@@ -18,11 +19,11 @@ use crate::telemetry::api_calls::ApiCallMetrics;
 pub const CLIENT_USER_AGENT: &str = concat!("operating/", env!("CARGO_PKG_VERSION"));
 /// The name for commands that only read, with the rights of a user.
 const READER_USER_AGENT: &str = concat!("kubectl-operating/", env!("CARGO_PKG_VERSION"));
+const NO_CLIENT: &str = "cannot set up the client of the API server";
 
 /// A client with the credentials that the flags name.
 pub async fn connect_client(args: &ClusterArgs) -> anyhow::Result<Client> {
-    Client::try_from(client_config(args).await?)
-        .context("cannot set up the client of the API server")
+    new_client(client_config(args).await?)
 }
 
 /// Like [`connect_client`], but counts the calls, and passes the time of each answer to the [`clock`].
@@ -30,13 +31,24 @@ pub async fn connect_counted_client(
     args: &ClusterArgs,
     calls: &ApiCallMetrics,
 ) -> anyhow::Result<Client> {
-    let builder = ClientBuilder::try_from(client_config(args).await?)
-        .context("cannot set up the client of the API server")?;
+    let config = client_config(args).await?;
+    let address = ServerAddress::of(&config);
+    let builder = ClientBuilder::try_from(config).context(NO_CLIENT)?;
     let clock = MapResponseLayer::new(|answer: Response<_>| {
         clock::observe_date_header(answer.headers());
         answer
     });
-    Ok(builder.with_layer(calls).with_layer(&clock).build())
+    Ok(builder
+        .with_layer(&address.layer())
+        .with_layer(calls)
+        .with_layer(&clock)
+        .build())
+}
+
+fn new_client(config: Config) -> anyhow::Result<Client> {
+    let address = ServerAddress::of(&config);
+    let builder = ClientBuilder::try_from(config).context(NO_CLIENT)?;
+    Ok(builder.with_layer(&address.layer()).build())
 }
 
 /// Configuration of the client. The callers retry themselves, because they know which requests may be repeated. The
@@ -60,8 +72,47 @@ pub async fn connect_reader(args: &ReaderArgs) -> anyhow::Result<(Client, String
     .await?;
     let namespace = args.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config).context("cannot set up the client of the API server")?;
-    Ok((client, namespace))
+    Ok((new_client(config)?, namespace))
+}
+
+/// The address of the API server, for errors: it says which cluster a person has asked.
+#[derive(Clone, Debug)]
+struct ServerAddress(String);
+
+/// A request that got no answer. The text has the whole cause, because the logs and the errors of the library print only
+/// the first text of a chain.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server at {address} can't be reached: {cause}")]
+struct Unreachable {
+    address: String,
+    cause: String,
+}
+
+impl ServerAddress {
+    fn of(config: &Config) -> ServerAddress {
+        ServerAddress(
+            config
+                .cluster_url
+                .to_string()
+                .trim_end_matches('/')
+                .to_owned(),
+        )
+    }
+
+    /// Adds the address to errors of the connection.
+    fn layer(self) -> MapErrLayer<impl Fn(BoxError) -> BoxError + Clone> {
+        let address = self.0;
+        MapErrLayer::new(move |error: BoxError| -> BoxError {
+            // The library distinguishes its own errors, such as those of credentials, by their type.
+            match error.is::<kube::Error>() {
+                true => error,
+                false => Box::new(Unreachable {
+                    address: address.clone(),
+                    cause: format!("{:#}", anyhow::Error::from_boxed(error)),
+                }),
+            }
+        })
+    }
 }
 
 async fn load_config(

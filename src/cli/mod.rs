@@ -1,7 +1,9 @@
 //! The `operating` command.
 
 pub mod adapter_types;
+mod answering_server;
 pub mod args;
+mod confirm;
 pub(crate) mod connect;
 pub(crate) mod docs;
 pub(crate) mod explain;
@@ -11,6 +13,7 @@ pub(crate) mod metrics_docs;
 mod output;
 pub(crate) mod print;
 pub mod serve;
+mod target;
 pub mod uninstall;
 mod values;
 pub mod why;

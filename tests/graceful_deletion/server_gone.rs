@@ -22,7 +22,7 @@ async fn absent_server_holds_no_deletion_without_a_rule() {
     let deleted = dead.get("web").await;
     assert!(is_terminating(&deleted) && !is_marked(&deleted));
 
-    let output = bed.operating(&["uninstall"]);
+    let output = bed.operating(&["uninstall", "--yes"]);
     assert!(output.status.success(), "{output:?}");
     for scope in [&uninstalled, &ruled] {
         let pod = scope.get("web").await;

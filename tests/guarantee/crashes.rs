@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde_json::json;
 use testbed::observer::Observer;
 use testbed::pods::names;
-use testbed::scope::refusal;
 use testbed::{Bed, wait};
 
 /// Request timeout of the API server. A claim without effect lives this long, plus a margin.
@@ -106,43 +105,4 @@ async fn replica_that_is_told_to_end_fails_no_review() {
     let (asked, code) = futures::future::join(ask, end).await;
     assert_eq!(code, Some(0));
     assert!(asked > 0);
-}
-
-#[tokio::test]
-async fn uninstalling_leaves_nothing_blocked() {
-    let bed = Bed::own().await;
-    let scope = bed.scope("left").await;
-    scope.deploy("web", 2, json!({})).await;
-    let pods = names(&scope.all_available("app=web", 2).await);
-    scope.rule("web", json!({"app": "web"}), json!(0)).await;
-    scope.until_at_rest("web", 2).await;
-    scope.begin(&pods[0], "x").await.unwrap();
-    assert_eq!(refusal(scope.delete(&pods[1]).await).code, 429);
-    let done = bed.operating(&["uninstall"]);
-    assert!(done.status.success(), "{done:?}");
-    bed.kill_all().await;
-    scope.delete(&pods[1]).await.unwrap();
-    scope.evict(&pods[0]).await.unwrap();
-    scope
-        .label(
-            &scope.list("app=web").await[0]
-                .metadata
-                .name
-                .clone()
-                .unwrap(),
-            json!({"a": "b"}),
-        )
-        .await
-        .unwrap();
-    scope.pod("new", json!({})).await;
-    scope.delete("new").await.unwrap();
-    scope
-        .deployments()
-        .delete("web", &kube::api::DeleteParams::background())
-        .await
-        .unwrap();
-    wait::until("all to be deleted", async || {
-        scope.list("app=web").await.is_empty()
-    })
-    .await;
 }

@@ -44,3 +44,4 @@ mod status_targets;
 mod storm;
 mod tightened_rules;
 mod unhealthy_pod_policy;
+mod uninstall;

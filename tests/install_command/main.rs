@@ -12,6 +12,7 @@ mod user_rights;
 use std::time::Duration;
 
 use cluster::{Cluster, pod};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
@@ -25,6 +26,7 @@ use operating::api::{crd, keys};
 use operating::cli::install::{self, names};
 use operating::cli::uninstall::{leftovers, uninstall};
 use serde_json::{Value, json};
+use testbed::wait;
 
 /// No server listens at this address.
 const NOWHERE: &str = "https://localhost:1";
@@ -408,19 +410,21 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
         .unwrap();
 
     let output = uninstall(&client, names::NAMESPACE, false).await.unwrap();
-    assert_eq!(output, "uninstalled from namespace kusionstack-system\n");
+    let plain = "uninstalled from namespace kusionstack-system\n";
+    let served = format!("{plain}1 Pod was off traffic and may serve again\n");
+    assert_eq!(output, served);
     assert_uninstalled(&cluster, &namespace).await;
 
     // A second uninstallation is no error, and everything can be installed again.
     assert_eq!(
         uninstall(&client, names::NAMESPACE, false).await.unwrap(),
-        output
+        plain
     );
     everything(client.clone(), url()).await;
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     assert_eq!(
         uninstall(&client, names::NAMESPACE, true).await.unwrap(),
-        output
+        plain
     );
     for crd in crd::all_crds() {
         assert!(
@@ -430,6 +434,41 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
                 .is_some()
         );
     }
+}
+
+#[tokio::test]
+async fn uninstalling_stops_the_deployment_of_the_server() {
+    let cluster = Cluster::with_crds_and_rights().await;
+    let client = cluster.client();
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), names::NAMESPACE);
+    let labels = json!({"app.kubernetes.io/name": names::APP_NAME});
+    let deployment = json!({
+        "metadata": {"name": "server", "labels": labels},
+        "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels}, "spec": pod("server")["spec"],
+        }},
+    });
+    // The Pods of this test need no security context.
+    let open = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": null,
+                                              names::MANAGED_BY: null}}});
+    cluster
+        .patch::<Namespace>(None, names::NAMESPACE, "", &open)
+        .await
+        .unwrap();
+    let deployment = serde_json::from_value(deployment).unwrap();
+    deployments
+        .create(&PostParams::default(), &deployment)
+        .await
+        .unwrap();
+    wait::until("the Deployment has Pods", async || {
+        let now = deployments.get("server").await.unwrap();
+        now.status.and_then(|s| s.replicas) == Some(2)
+    })
+    .await;
+    uninstall(&client, names::NAMESPACE, false).await.unwrap();
+    let now = deployments.get("server").await.unwrap();
+    assert_eq!(now.spec.and_then(|spec| spec.replicas), Some(0));
+    assert_eq!(now.status.and_then(|s| s.replicas).unwrap_or(0), 0);
 }
 
 /// Creates an object of each of our kinds, a Pod that a CollaSet owns, and a Deployment with the readiness gate.

@@ -76,7 +76,7 @@ async fn replicas_come_and_go_and_fail_no_review() {
     // The servers are killed first, all at once.
     cluster.operating(&["install", "--webhook-url", &url]).await;
     drop(replicas);
-    cluster.operating(&["uninstall"]).await;
+    cluster.operating(&["uninstall", "--yes"]).await;
     cluster.assert_gone().await;
     load.assert_pods_live_on().await;
     wait::until("edits are free again", async || {

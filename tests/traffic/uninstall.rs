@@ -35,7 +35,7 @@ async fn pods_and_services_can_be_deleted_after_uninstalling() {
     scope.patch(&names[0], foreign).await.unwrap();
     bed.kill_all().await;
 
-    let output = bed.operating(&["uninstall"]);
+    let output = bed.operating(&["uninstall", "--yes"]);
     assert!(output.status.success(), "{output:?}");
     let output = String::from_utf8(output.stdout).unwrap();
     assert!(output.contains("members stay registered"), "{output}");

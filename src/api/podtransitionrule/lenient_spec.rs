@@ -95,8 +95,13 @@ fn spec_fault(spec: &Value, path: &Path) -> FieldError {
         0 => "spec".to_owned(),
         _ => format!("spec.{path}"),
     };
+    // YAML reads true, yes and 1 as no strings.
+    let quotes = match value {
+        Value::Bool(_) | Value::Number(_) => "if a string is meant, write it in quotes; otherwise ",
+        _ => "",
+    };
     let problem =
-        format!("this version of the server can't read {found} here; {UNREADABLE_REMEDY}");
+        format!("this version of the server can't read {found} here; {quotes}{UNREADABLE_REMEDY}");
     FieldError::missing_field(field, problem)
 }
 
@@ -213,6 +218,8 @@ mod tests {
             let fault = read.unreadable.unwrap().fault.to_string();
             let start = format!("{field}: this version of the server can't read {found} here; ");
             assert!(fault.starts_with(&start), "{fault}");
+            let is_scalar = ["a boolean", "a number"].contains(&found);
+            assert_eq!(fault.contains("write it in quotes"), is_scalar, "{fault}");
             assert!(!fault.contains("hunter2"), "{fault}");
             assert_eq!(serde_json::to_value(read.selector).unwrap(), selector);
             assert!(read.rules.is_empty());

@@ -30,6 +30,7 @@ use super::{lenient, schema};
     kind = "PodTransitionRule",
     plural = "podtransitionrules",
     shortname = "ptr",
+    category = "all",
     namespaced,
     status = "PodTransitionRuleStatus",
     derive = "Default",

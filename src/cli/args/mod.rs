@@ -43,11 +43,14 @@ pub enum Command {
     Install(InstallArgs),
     /// Remove everything from a cluster; Pods keep running
     ///
+    /// The command names the cluster, shows what goes and what stays, and asks before it changes anything. It
+    /// stops the Deployment of the server, and refuses while a server runs elsewhere.
+    ///
     /// Policies and webhook configurations are removed first, so that no request waits for a server that is
     /// gone. Then follow finalizers that nobody else would remove, CRDs with their objects, RBAC,
-    /// certificates, the marks of ResourceConsist on Services and their Pods, and the namespace. Pods of
-    /// CollaSets remain without an owner. Members stay registered at load balancers. Lifecycle labels stay on
-    /// Pods as they are.
+    /// certificates, the marks of ResourceConsist on Services and their Pods, and the namespace. Pods that are
+    /// off traffic get traffic again. Pods of CollaSets remain without an owner. Members stay registered at
+    /// load balancers. Lifecycle labels stay on Pods as they are.
     Uninstall(UninstallArgs),
     /// The commands that only read, which are also those of the kubectl plugin.
     #[command(flatten)]
@@ -69,12 +72,7 @@ pub struct ClusterArgs {
     #[arg(long, env = "OPERATING_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig; by default its current context
-    #[arg(
-        long,
-        env = "OPERATING_CONTEXT",
-        value_name = "NAME",
-        requires = "kubeconfig"
-    )]
+    #[arg(long, env = "OPERATING_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
     /// Namespace of the server's own objects: certificates, lease, service account
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAME", default_value = super::install::names::NAMESPACE,
@@ -198,6 +196,12 @@ pub struct UninstallArgs {
     /// Keep the CRDs and the objects of their kinds
     #[arg(long, env = "OPERATING_KEEP_CRDS")]
     pub keep_crds: bool,
+    /// Show what would be removed, and change nothing
+    #[arg(long, env = "OPERATING_DRY_RUN", conflicts_with = "yes")]
+    pub dry_run: bool,
+    /// Do not ask
+    #[arg(short, long, env = "OPERATING_YES")]
+    pub yes: bool,
 }
 
 /// Flags of `webhook-config`.

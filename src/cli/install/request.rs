@@ -85,10 +85,7 @@ fn readable_error(failure: ApiFailure) -> anyhow::Error {
         }
         ApiFailure::Answered(status) => anyhow!("{} ({})", status.reason, status.code),
         ApiFailure::NoAnswer(limit) => anyhow!("no answer within {} s", limit.as_secs()),
-        ApiFailure::Broken(Error::Service(cause)) => {
-            anyhow!(cause).context("cannot reach the API server")
-        }
-        ApiFailure::Broken(other) => other.into(),
+        ApiFailure::Broken(error) => anyhow!(api_request::text(&error)),
     }
 }
 

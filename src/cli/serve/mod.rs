@@ -3,6 +3,7 @@
 mod certificates;
 mod controllers;
 mod ending;
+mod installed;
 mod listeners;
 pub mod metrics;
 mod registration;

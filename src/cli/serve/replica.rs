@@ -8,7 +8,7 @@ use kube::Client;
 use tokio::sync::watch;
 
 use super::certificates::{self, SelfManagedCertificates};
-use super::{metrics, registration, traffic, watchdog};
+use super::{installed, metrics, registration, traffic, watchdog};
 use crate::admission::denial_counts::DenialCounts;
 use crate::admission::{self, AdmissionContext, AdmissionSettings};
 use crate::cli::adapter_types::AdapterTypes;
@@ -84,6 +84,8 @@ impl Replica {
         if args.install {
             install::install_crds(&client, &args.cluster.namespace).await?;
             install::apply_policies(&client).await?;
+        } else {
+            installed::check_installed(&client).await?;
         }
         let metrics = ServerMetrics::register(&exposition);
         let resolver = CertificateResolver::new(metrics.clone());

@@ -1,5 +1,5 @@
-//! Finds Pods and templates that are not Ready after an uninstallation, because no controller sets the readiness gate
-//! of Operating any more.
+//! Finds Pods that the readiness gate of Operating keeps off traffic, and templates whose new Pods are never Ready after
+//! an uninstallation, because no controller sets the condition of the gate any more.
 
 use std::fmt::Debug;
 
@@ -26,7 +26,7 @@ struct LeftoverObjects {
     count: usize,
 }
 
-/// Warnings for the user before the first object is removed, each one sentence: Pods that stay off traffic, and
+/// Warnings for the user before the first object is removed, each one sentence: Pods that are off traffic, and
 /// templates whose new Pods never become Ready.
 pub async fn leftover_warnings(client: &Client) -> anyhow::Result<Vec<String>> {
     let mut pods = LeftoverObjects::default();
@@ -90,8 +90,8 @@ pub async fn leftover_warnings(client: &Client) -> anyhow::Result<Vec<String>> {
 
     let pods = pods.describe_leftovers().map(|(count, names)| {
         format!(
-            "Pods that their readiness gate {} keeps off traffic ({count}) stay so until they are deleted, since nobody writes \
-             the condition any more: {names}",
+            "the readiness gate {} keeps Pods off traffic ({count}), for example because an operator works on them; they get \
+             traffic again: {names}",
             keys::SERVICE_READY
         )
     });
@@ -106,7 +106,7 @@ pub async fn leftover_warnings(client: &Client) -> anyhow::Result<Vec<String>> {
 }
 
 /// Reads all objects of a kind, page by page. If the kind is not served, there are none.
-async fn for_each_listed<K>(
+pub async fn for_each_listed<K>(
     client: &Client,
     plural: &str,
     params: ListParams,
@@ -131,7 +131,7 @@ where
 }
 
 /// Whether Operating's readiness gate keeps a Pod off traffic.
-fn is_off_traffic(pod: &Pod) -> bool {
+pub fn is_off_traffic(pod: &Pod) -> bool {
     let ends = pod.metadata.deletion_timestamp.is_some()
         || matches!(pod_phase(pod), Some("Succeeded" | "Failed"));
     let mut conditions = pod

@@ -1,8 +1,11 @@
 //! Removes everything from a cluster, in an order in which nothing waits for a server that is gone.
 
+mod back_on_traffic;
 mod crds;
 mod finalizers;
 pub mod leftovers;
+mod running_server;
+mod survey;
 mod traffic_marks;
 
 use k8s_openapi::api::admissionregistration::v1::{
@@ -21,7 +24,7 @@ use super::args::UninstallArgs;
 use super::install::rbac::{table, users};
 use super::install::request::{retry_optional_request, retry_request};
 use super::install::{WAIT_TIMEOUT, delete_object, names};
-use super::{connect, output};
+use super::{confirm, connect, output, target};
 use crate::admission::policies;
 use crate::admission::routes::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use crate::api::keys;
@@ -29,17 +32,17 @@ use crate::api::keys;
 /// `operating uninstall`.
 pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
     let namespace = &args.cluster.namespace;
+    let target = target::describe_target(&args.cluster);
     let client = connect::connect_client(&args.cluster).await?;
-    // An error of this check must not prevent the uninstallation.
-    let warnings = leftovers::leftover_warnings(&client)
-        .await
-        .unwrap_or_else(|e| {
-            vec![format!(
-                "could not check which Pods and templates keep the readiness gate of the lifecycle: {e:#}"
-            )]
-        });
-    for warning in warnings {
-        eprintln!("warning: {warning}");
+    let found = survey::survey(&client, namespace).await?;
+    output::write_stdout(&found.describe(&target, namespace, args.keep_crds))?;
+    // Also with --dry-run, which answers whether the command would do it.
+    found.server.refuse_elsewhere(namespace)?;
+    if args.dry_run {
+        return output::write_stdout("nothing was changed, because of --dry-run\n");
+    }
+    if !args.yes {
+        confirm::confirm(&format!("Remove this from {target}?"))?;
     }
     output::write_stdout(&uninstall(&client, namespace, args.keep_crds).await?)
 }
@@ -51,6 +54,35 @@ pub async fn uninstall(
     namespace: &str,
     keep_crds: bool,
 ) -> anyhow::Result<String> {
+    remove_admission(client).await?;
+    let server = running_server::find_deployment(client, namespace).await?;
+    if let Some(deployment) = server {
+        running_server::stop_deployment(client, namespace, &deployment).await?;
+        // The server may have written them again before it ended.
+        remove_admission(client).await?;
+    }
+    finalizers::strip_all_finalizers(client).await?;
+    if !keep_crds {
+        crds::remove_crds(client).await?;
+    }
+    remove_own_objects(client, namespace).await?;
+    // After the rights of the server: a server that still runs would write the labels and the marks again.
+    unlabel_namespaces(client).await?;
+    let released = traffic_marks::release_traffic(client).await?;
+    let put_back = back_on_traffic::put_back(client).await?;
+    let mut message = format!("uninstalled from namespace {namespace}\n");
+    message += &released.describe();
+    match put_back {
+        0 => {}
+        1 => message += "1 Pod was off traffic and may serve again\n",
+        count => message += &format!("{count} Pods were off traffic and may serve again\n"),
+    }
+    message += &remove_namespace(client, namespace).await?;
+    Ok(message)
+}
+
+/// Removes the policies and the webhook configurations.
+async fn remove_admission(client: &Client) -> anyhow::Result<()> {
     // The policies go first, because they could deny the removal of the namespace enforcement labels.
     for name in policies::POLICY_NAMES {
         delete_object::<ValidatingAdmissionPolicyBinding>(&Api::all(client.clone()), name).await?;
@@ -65,19 +97,7 @@ pub async fn uninstall(
         &Api::all(client.clone()),
         VALIDATING_CONFIGURATION,
     )
-    .await?;
-    finalizers::strip_all_finalizers(client).await?;
-    if !keep_crds {
-        crds::remove_crds(client).await?;
-    }
-    remove_own_objects(client, namespace).await?;
-    // After the rights of the server: a server that still runs would write the labels and the marks again.
-    unlabel_namespaces(client).await?;
-    let released = traffic_marks::release_traffic(client).await?;
-    let mut message = format!("uninstalled from namespace {namespace}\n");
-    message += &released.describe();
-    message += &remove_namespace(client, namespace).await?;
-    Ok(message)
+    .await
 }
 
 /// Removes the namespace enforcement label.

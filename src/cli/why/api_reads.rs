@@ -78,7 +78,7 @@ pub fn explain_failure(
             ),
             _ => anyhow::anyhow!("cannot {verb} {plural} {place}: {}", status.message),
         },
-        ApiFailure::Broken(error) => anyhow::Error::new(error).context(format!(
+        ApiFailure::Broken(error) => anyhow::Error::msg(api_request::text(&error)).context(format!(
             "cannot {verb} {plural} {place}: the API server can't be reached, or does not answer as one; is it the right one \
              (--context)?"
         )),

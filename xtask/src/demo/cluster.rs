@@ -176,10 +176,16 @@ impl Cluster {
 
     /// Ends all parts. With `--keep`, only parts that did not start are removed.
     pub async fn down(mut self, args: &Args) -> Result<()> {
-        if self.foreign && self.server.is_some() {
+        let server = self.server.take();
+        let has_installed = server.is_some();
+        if let Some(server) = server {
+            server.stop().await;
+        }
+        if self.foreign && has_installed {
             let uninstalled = tokio::process::Command::new(&self.binary)
                 .args([
                     "uninstall".as_ref(),
+                    "--yes".as_ref(),
                     "--kubeconfig".as_ref(),
                     self.plane.kubeconfig(),
                 ])
@@ -189,9 +195,6 @@ impl Cluster {
             if !uninstalled.is_ok_and(|status| status.success()) {
                 eprintln!("`operating uninstall` failed: run it again by hand");
             }
-        }
-        if let Some(server) = self.server.take() {
-            server.stop().await;
         }
         self.plane.stop().await;
         if args.keep {

@@ -1,0 +1,46 @@
+//! Puts Pods back on traffic that the readiness gate of Operating keeps off, because nobody else writes the condition
+//! when the server is gone.
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod as CorePod;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+
+use super::leftovers::{for_each_listed, is_off_traffic};
+use crate::api::keys;
+use crate::cli::install::request::retry_optional_request;
+use crate::cluster::pod_requests;
+use crate::domain::pod::Pod;
+
+/// Sets the condition of all managed Pods that are off traffic to True. Returns their number.
+pub async fn put_back(client: &Client) -> anyhow::Result<usize> {
+    let mut found = Vec::new();
+    let managed = ListParams::default().labels(keys::CONTROL_SELECTOR);
+    for_each_listed::<CorePod>(client, "pods", managed, |pod| {
+        if is_off_traffic(pod) {
+            found.push((pod.namespace().unwrap_or_default(), pod.name_any()));
+        }
+    })
+    .await?;
+    for (namespace, name) in &found {
+        let api: Api<CorePod> = Api::namespaced(client.clone(), namespace);
+        // Each attempt reads the Pod again, because after a conflict the Pod has changed.
+        let step = || async {
+            let now = api.get(name).await?;
+            if !is_off_traffic(&now) {
+                return Ok(());
+            }
+            let pod = serde_json::to_value(&now).and_then(serde_json::from_value::<Pod>);
+            let pod = pod.map_err(kube::Error::SerdeError)?;
+            pod_requests::patch_service_ready(client, &pod, true, Timestamp::now())
+                .await
+                .map(drop)
+        };
+        let description = format!("put Pod {namespace}/{name} back on traffic");
+        retry_optional_request(&description, step)
+            .await
+            .context("a Pod stays off traffic; correct what the error names, and run this again")?;
+    }
+    Ok(found.len())
+}
