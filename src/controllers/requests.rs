@@ -99,7 +99,10 @@ pub async fn request_with_deadline<T>(
     | RequestError::Denied(message)
     | RequestError::Refused(message) = &error
     {
-        warn!(message, "a write failed; it will be tried again");
+        match is_namespace_terminating(&failure) {
+            true => debug!(message, "a write came too late for its namespace"),
+            false => warn!(message, "a write failed; it will be tried again"),
+        }
     } else {
         debug!(
             description,
@@ -134,6 +137,16 @@ fn is_node_incapable(status: &Status) -> bool {
     status.code == 403
         && (reasons.any(|reason| ["NodeCapacity", "UnsupportedPlatform"].contains(&reason))
             || status.message.contains(" not available on node "))
+}
+
+/// Whether the plugin `NamespaceLifecycle` of kube-apiserver denied a creation because the namespace is being deleted.
+/// Many objects can be told so at once, and nothing is wrong.
+fn is_namespace_terminating(failure: &ApiFailure) -> bool {
+    let ApiFailure::Answered(status) = failure else {
+        return false;
+    };
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 /// Whether a 404 names an object, which is then gone. A 404 without a name means an unknown operation, such as

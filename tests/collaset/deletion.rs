@@ -6,6 +6,7 @@ use kube::api::{DeleteParams, ListParams, Preconditions, PropagationPolicy};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
+use testbed::fleet::REPLICAS;
 use testbed::pods::is_available;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
@@ -273,4 +274,26 @@ async fn orphan_under_deletion_returns_to_traffic() {
     scope
         .until_pod(&name, "to be called back", is_called_back)
         .await;
+}
+
+/// A rollout is under way, so the controller has Pods to create at each look.
+#[tokio::test]
+async fn ending_namespace_causes_no_warnings() {
+    let bed = Bed::shared().await;
+    let scope = bed.scope("ending").await;
+    let strategy = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    let set = Set::new(&scope, "web", 10, strategy).await;
+    set.settled().await;
+    let containers = json!([{ "name": "app", "image": "app:2" }]);
+    set.edit(json!({ "template": { "spec": { "containers": containers } } }))
+        .await;
+    scope.delete_namespace().await;
+    for index in 0..REPLICAS {
+        let log = bed.log_of(index);
+        let warnings: Vec<_> = log
+            .lines()
+            .filter(|line| line.contains("WARN") && line.contains(&scope.namespace))
+            .collect();
+        assert_eq!(warnings, Vec::<&str>::new());
+    }
 }

@@ -356,9 +356,13 @@ impl NamespaceIndex {
     /// another namespace of the same name, because nothing can be created in a terminating namespace. Timestamps are
     /// whole seconds, so a Pod of the same second may belong to either namespace and does not count.
     pub fn is_deleted_with_namespace(&self, pod: &Pod) -> bool {
-        pod.created_at()
-            .zip(self.terminating_since)
-            .is_some_and(|(created, since)| created < since)
+        self.ended_after(pod.created_at())
+    }
+
+    /// Whether the deletion of the namespace began after this time.
+    pub fn ended_after(&self, created: Option<Timestamp>) -> bool {
+        let times = created.zip(self.terminating_since);
+        times.is_some_and(|(created, since)| created < since)
     }
 
     /// Whether the namespace and all its objects are gone.

@@ -77,6 +77,9 @@ impl CollaSetController {
             self.states.lock().remove(&name);
             return gc::delete_empty_resource_context(&self.context, &name).await;
         };
+        if self.ends_with_namespace(&set) {
+            return ReconcileOutcome::After(ENDING_REQUEUE);
+        }
         let caught_up = self.term_start.wait_until_current(&self.context, &name.0);
         let pod_position = match caught_up.await {
             Ok(position) => position,
@@ -100,6 +103,16 @@ impl CollaSetController {
         requeue_outcome(outcome, &state, generation, !observed.held.is_empty())
     }
 
+    /// Whether the set will be deleted because its namespace is being deleted. Until then nothing is to be done: every
+    /// creation would be refused, and the namespace controller deletes the Pods.
+    fn ends_with_namespace(&self, set: &CollaSet) -> bool {
+        let index = self.context.index.read_state();
+        let namespace = index.namespace(set.metadata.namespace.as_deref().unwrap_or_default());
+        let created = set.metadata.creation_timestamp.as_ref().map(|at| at.0);
+        set.metadata.deletion_timestamp.is_none()
+            && namespace.is_some_and(|namespace| namespace.ended_after(created))
+    }
+
     fn set_reconcile_state(&self, name: CollaSetName, set: &CollaSet) -> Arc<ReconcileState> {
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
         let mut states = self.states.lock();
@@ -110,6 +123,9 @@ impl CollaSetController {
         Arc::clone(state)
     }
 }
+
+/// Time between two looks whether the deletion of the namespace has reached the set.
+const ENDING_REQUEUE: Duration = Duration::from_secs(5);
 
 /// Time between two runs that look up Pods which no cache contains. It bounds the requests for a spec with many names.
 const LOOKUP_REQUEUE: Duration = Duration::from_secs(1);
