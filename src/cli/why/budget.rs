@@ -38,6 +38,10 @@ pub fn format_budgets(
     }
 }
 
+/// What a percentage means. A PodDisruptionBudget rounds both up.
+const ROUNDING: &str =
+    "A percentage is one of PODS, the expected Pods: max is rounded up, min is rounded down.\n";
+
 /// Rows as a table for people.
 pub fn format_table(rows: &[BudgetRow], namespaces: bool) -> String {
     let header = [
@@ -47,6 +51,7 @@ pub fn format_table(rows: &[BudgetRow], namespaces: bool) -> String {
         "ALLOWED",
         "UNAVAILABLE",
         "LIMIT",
+        "RULE",
         "PODS",
         "WAITING",
         "CLAIMS",
@@ -78,10 +83,13 @@ pub fn format_table(rows: &[BudgetRow], namespaces: bool) -> String {
             out += &format!("  └─ {problem}\n");
         }
     }
+    if rows.iter().any(|row| row.written.contains('%')) {
+        out += ROUNDING;
+    }
     out
 }
 
-fn row_cells(row: &BudgetRow) -> [String; 9] {
+fn row_cells(row: &BudgetRow) -> [String; 10] {
     let figure = |n: u32| match row.observed {
         true => n.to_string(),
         false => "?".to_owned(),
@@ -106,6 +114,10 @@ fn row_cells(row: &BudgetRow) -> [String; 9] {
         limited(row.allowed),
         figure(row.unavailable),
         limited(row.limit),
+        match row.written.is_empty() {
+            true => "-".to_owned(),
+            false => row.written.clone(),
+        },
         figure(row.expected),
         figure(row.waiting),
         row.claims.to_string(),
@@ -157,6 +169,7 @@ mod tests {
             allowed: None,
             unavailable: 0,
             limit: None,
+            written: "max 1".into(),
             expected: 3,
             waiting: 0,
             claims: 0,
@@ -181,6 +194,7 @@ mod tests {
             allowed: Some(0),
             unavailable: 3,
             limit: Some(3),
+            written: "max 30%".into(),
             expected: 10,
             waiting: 2,
             claims: 1,
@@ -192,13 +206,15 @@ mod tests {
             denies_all: false,
             observed: false,
             problem: Some("Invalid: mend it".into()),
+            written: String::new(),
             ..row.clone()
         };
         assert_eq!(
             format_table(&[row, fresh], false),
-            "NAME           BUDGET        ALLOWED  UNAVAILABLE  LIMIT  PODS  WAITING  CLAIMS\n\
-             web            [##########]  0        3            3      10    2        1\n\
-             a-longer-name  not counted   ?        ?            ?      ?     ?        1\n  └─ Invalid: mend it\n"
+            "NAME           BUDGET        ALLOWED  UNAVAILABLE  LIMIT  RULE     PODS  WAITING  CLAIMS\n\
+             web            [##########]  0        3            3      max 30%  10    2        1\n\
+             a-longer-name  not counted   ?        ?            ?      -        ?     ?        1\n  └─ Invalid: mend it\n\
+             A percentage is one of PODS, the expected Pods: max is rounded up, min is rounded down.\n"
         );
     }
 }

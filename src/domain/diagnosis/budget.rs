@@ -25,6 +25,10 @@ pub struct BudgetRow {
     /// How many Pods may be unavailable, by the tightest rule. Absent if no rule limits them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+    /// The limits as they are written, such as `max 30%`, those of an object with several separated by commas. Empty if no
+    /// rule limits them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub written: String,
     /// How many Pods are expected.
     pub expected: u32,
     /// Pods that wait in PreCheck.
@@ -90,12 +94,22 @@ fn budget_row(object: &RuleObject) -> BudgetRow {
         allowed: status.disruptions_allowed.map(count),
         unavailable: count(status.unavailable_pods),
         limit: status.unavailable_limit.map(count),
+        written: written_limits(object),
         expected: count(status.expected_pods),
         waiting: count(status.waiting_pods),
         claims: u32::try_from(claims).unwrap_or(u32::MAX),
         enforced: failed_condition("Enforced").is_none_or(|c| c.reason == "Invalid"),
         problem: problem.map(|c| format!("{}: {}", c.reason, c.message)),
     }
+}
+
+fn written_limits(object: &RuleObject) -> String {
+    let each = object.set.availability_limits().flat_map(|limits| {
+        let max = limits.max_unavailable.map(|most| format!("max {most}"));
+        let min = limits.min_available.map(|fewest| format!("min {fewest}"));
+        max.into_iter().chain(min)
+    });
+    each.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -119,6 +133,23 @@ mod tests {
     fn counted(name: &str, allowed: i32, waiting: i32) -> RuleObject {
         let status = json!({ "observedGeneration": 1, "disruptionsAllowed": allowed, "waitingPods": waiting });
         object(name, 1, status)
+    }
+
+    #[test]
+    fn limits_are_shown_as_written() {
+        let object: RuleObject = RuleObject::compile(
+            serde_json::from_value(json!({
+                "metadata": { "namespace": "n", "name": "a", "generation": 1 },
+                "spec": { "selector": {}, "rules": [
+                    { "name": "a", "availablePolicy": { "maxUnavailableValue": "30%", "minAvailableValue": 2 } },
+                    { "name": "b", "disabled": true, "availablePolicy": { "maxUnavailableValue": 1 } },
+                    { "name": "c", "availablePolicy": { "maxUnavailableValue": 0 } },
+                ] },
+            }))
+            .unwrap(),
+        );
+        let rows = budget_rows(&[object]);
+        assert_eq!(rows[0].written, "max 30%, min 2, max 0");
     }
 
     #[test]
