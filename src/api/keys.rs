@@ -209,6 +209,9 @@ pub const REPLACE_PROTECTED_FINALIZER: &str =
 /// Annotation on a CRD: the revision of its definition, decimal. CRDs of builds without revisions lack it. Written and
 /// read by `install` and `serve --install`.
 pub const CRD_REVISION: &str = "operating.kusionstack.io/crd-revision";
+/// Annotation on a webhook configuration: the revision of its webhooks, decimal. Configurations of builds without
+/// revisions lack it. Written by every way to install and by the leader, which leaves newer revisions alone.
+pub const WEBHOOK_REVISION: &str = "operating.kusionstack.io/webhook-revision";
 /// Annotation on a CRD that is being deleted, `<time>`. `operating uninstall` writes it so that the API server looks
 /// again for remaining objects. Nobody reads it.
 pub const DELETION_NUDGED: &str = "operating.kusionstack.io/deletion-nudged";

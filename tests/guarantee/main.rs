@@ -45,3 +45,4 @@ mod storm;
 mod tightened_rules;
 mod unhealthy_pod_policy;
 mod uninstall;
+mod webhook_upkeep;

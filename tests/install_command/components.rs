@@ -105,6 +105,7 @@ fn assert_renders(components: &[&str], parts: EnabledFeatures) {
             .grace_delete
             .then_some("--feature-gates=GraceDeleteWebhook=true"),
     );
+    args.extend((!parts.webhooks).then_some("--fixed-webhooks"));
     assert_eq!(pod["containers"][0]["args"], json!(args), "{components:?}");
     let mounts = pod["volumes"].is_array() && pod["containers"][0]["volumeMounts"].is_array();
     assert_eq!(mounts, !parts.certificates, "{components:?}");
@@ -119,6 +120,7 @@ fn each_component_renders_like_its_flags() {
         traffic: true,
         grace_delete: false,
         certificates: false,
+        webhooks: true,
     };
     assert_renders(&[], usual);
     assert_renders(
@@ -132,6 +134,13 @@ fn each_component_renders_like_its_flags() {
         &["grace-delete"],
         EnabledFeatures {
             grace_delete: true,
+            ..usual
+        },
+    );
+    assert_renders(
+        &["fixed-webhooks"],
+        EnabledFeatures {
+            webhooks: false,
             ..usual
         },
     );

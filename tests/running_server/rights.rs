@@ -159,6 +159,7 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
             traffic: certificates_kept, // independent of the other features
             grace_delete,
             certificates: certificates_kept,
+            webhooks: collasets,
         };
         let gates = format!(
             "CollaSets={collasets},GraceDeleteWebhook={grace_delete},ResourceConsist={}",
@@ -172,6 +173,7 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
                 .into_iter()
                 .flatten(),
         );
+        install.extend((!parts.webhooks).then_some("--fixed-webhooks"));
         cluster.operating(&install).await;
         until_granted(&cluster, parts).await;
 
@@ -184,6 +186,7 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
         let mut flags = vec!["--kubeconfig", account, "--webhook-url", &url];
         flags.extend(["--feature-gates", &gates]);
         flags.extend(grace_delete.then_some("--trust-callers"));
+        flags.extend((!parts.webhooks).then_some("--fixed-webhooks"));
         let directory = certificates.path().to_str().unwrap();
         flags.extend(
             (!certificates_kept)

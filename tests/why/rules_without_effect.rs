@@ -260,7 +260,12 @@ async fn rules_say_when_webhook_configurations_are_gone_or_changed() {
 
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(scope.client.clone());
     let name = routes::VALIDATING_CONFIGURATION;
-    let ignored = json!({ "webhooks": [{ "name": "pod-delete.apps.kusionstack.io", "failurePolicy": "Ignore" }] });
+    // The leader would correct the webhooks of its own version.
+    let newer = json!({ keys::WEBHOOK_REVISION: "999" });
+    let ignored = json!({
+        "metadata": { "annotations": newer },
+        "webhooks": [{ "name": "pod-delete.apps.kusionstack.io", "failurePolicy": "Ignore" }],
+    });
     configurations
         .patch(name, &PatchParams::default(), &Patch::Strategic(ignored))
         .await

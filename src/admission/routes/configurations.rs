@@ -1,5 +1,7 @@
 //! Builds the two webhook configurations from the table of webhooks.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
@@ -17,6 +19,16 @@ use crate::api::keys;
 
 /// The annotation that names the Certificate whose CA cert-manager's injector writes into `caBundle`.
 const INJECT_CA_FROM: &str = "cert-manager.io/inject-ca-from";
+
+/// Revision of the webhooks in this build. Raise it with every change of a webhook: the leader does not replace webhooks
+/// of a higher revision with its own.
+pub const WEBHOOK_REVISION: u32 = 1;
+
+/// The revision of a stored configuration; 0 for a configuration without one.
+pub fn webhook_revision(annotations: &BTreeMap<String, String>) -> u32 {
+    let revision = annotations.get(keys::WEBHOOK_REVISION);
+    revision.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
 
 /// How the API server reaches the webhooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,12 +104,19 @@ fn metadata(name: &str, settings: &ConfigurationSettings) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
         labels: Some([("app.kubernetes.io/name".to_owned(), "operating".to_owned())].into()),
-        annotations: settings
-            .cert_manager
-            .as_ref()
-            .map(|from| [(INJECT_CA_FROM.to_owned(), from.clone())].into()),
+        annotations: Some(annotations(settings)),
         ..ObjectMeta::default()
     }
+}
+
+fn annotations(settings: &ConfigurationSettings) -> BTreeMap<String, String> {
+    let revision = (
+        keys::WEBHOOK_REVISION.to_owned(),
+        WEBHOOK_REVISION.to_string(),
+    );
+    let injected = settings.cert_manager.as_ref();
+    let injected = injected.map(|from| (INJECT_CA_FROM.to_owned(), from.clone()));
+    [revision].into_iter().chain(injected).collect()
 }
 
 fn mutating(w: &Webhook, settings: &ConfigurationSettings) -> MutatingWebhook {

@@ -6,7 +6,9 @@ mod configurations;
 mod table;
 
 pub use cel::Condition;
-pub use configurations::{ClientConfig, ConfigurationSettings, webhook_configurations};
+pub use configurations::{
+    ClientConfig, ConfigurationSettings, WEBHOOK_REVISION, webhook_configurations, webhook_revision,
+};
 pub use table::{GRACEFUL_DELETION_WEBHOOKS, NamespaceScope, WEBHOOKS, Webhook, WebhookMatchRule};
 
 /// Name of the MutatingWebhookConfiguration. It is the name that Kuperator uses: this configuration replaces that of

@@ -185,6 +185,9 @@ pub struct InstallArgs {
     /// --cert-dir
     #[arg(long, env = "OPERATING_MOUNTED_CERTIFICATES")]
     pub mounted_certificates: bool,
+    /// Omit, or remove, the permission to correct the webhook configurations, for servers with --fixed-webhooks
+    #[arg(long, env = "OPERATING_FIXED_WEBHOOKS")]
+    pub fixed_webhooks: bool,
 }
 
 /// Flags of `uninstall`.

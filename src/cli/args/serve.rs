@@ -28,6 +28,9 @@ pub struct ServeArgs {
     /// configurations
     #[arg(long, env = "OPERATING_INSTALL", help_heading = "Cluster")]
     pub install: bool,
+    /// Do not correct the webhook configurations when they are not as this version needs them
+    #[arg(long, env = "OPERATING_FIXED_WEBHOOKS", help_heading = "Webhooks")]
+    pub fixed_webhooks: bool,
     /// How the webhooks are served.
     #[command(flatten)]
     pub webhooks: WebhookArgs,

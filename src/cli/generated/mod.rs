@@ -69,6 +69,12 @@ pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
                 + &permission_documents(&table::TRAFFIC)?,
         },
         GeneratedFile {
+            path: "manifests/rbac-webhooks.yaml",
+            text: header(RBAC_TABLE)
+                + "# The right to correct the webhook configurations; components/fixed-webhooks leaves it out.\n"
+                + &permission_documents(&table::WEBHOOKS)?,
+        },
+        GeneratedFile {
             path: "manifests/rbac-users.yaml",
             text: header("src/cli/install/rbac/users.rs")
                 + "# What the API server adds to its own ClusterRoles view, edit and admin.\n"

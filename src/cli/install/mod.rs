@@ -55,6 +55,7 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
         traffic: args.features.resource_consist(),
         grace_delete: args.features.grace_delete(),
         certificates: !args.mounted_certificates,
+        webhooks: !args.fixed_webhooks,
     };
     let client = connect::connect_client(&args.cluster).await?;
     install_crds(&client, namespace).await?;

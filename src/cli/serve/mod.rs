@@ -12,6 +12,7 @@ mod run;
 mod traffic;
 mod traffic_figures;
 mod watchdog;
+mod webhook_upkeep;
 
 use tokio_util::sync::CancellationToken;
 

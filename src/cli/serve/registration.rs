@@ -39,15 +39,17 @@ pub fn required_configurations(namespace: &str) -> anyhow::Result<Vec<RequiredCo
     ])
 }
 
-/// Reacts to configurations whose paths lost their segment: their calls are accepted, and the segment is added again at
-/// once.
+/// Tells `changed` of every stored configuration. Reacts to configurations whose paths lost their segment: their calls
+/// are accepted, and the segment is added again at once.
 pub fn configuration_observer(
     args: &ServeArgs,
     path_guard: &Arc<PathGuard>,
     wake: Option<Arc<Notify>>,
+    changed: Arc<Notify>,
 ) -> ConfigurationObserver {
     let (path_guard, wake) = (Arc::clone(path_guard), wake.filter(|_| has_segments(args)));
     Arc::new(move |configuration| {
+        changed.notify_one();
         let Some(wake) = &wake else { return };
         if configuration
             .client_configs()

@@ -5,12 +5,14 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use kube::Client;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::certificates::{self, SelfManagedCertificates};
+use super::webhook_upkeep::WebhookUpkeep;
 use super::{installed, metrics, registration, traffic, watchdog};
 use crate::admission::denial_counts::DenialCounts;
-use crate::admission::{self, AdmissionContext, AdmissionSettings};
+use crate::admission::routes::ConfigurationSettings;
+use crate::admission::{AdmissionContext, AdmissionSettings};
 use crate::cli::adapter_types::AdapterTypes;
 use crate::cli::args::ServeArgs;
 use crate::cli::{connect, install};
@@ -206,9 +208,16 @@ impl Replica {
             fault = self.supervisor.wait_for_fault() => return Err(fault.into()),
         }
         // From here on the API server sends reviews, so the server must be ready.
+        let has_segments = certificates::has_segments(&self.args);
+        install::apply_configurations(&self.client, &self.configuration_settings(), has_segments)
+            .await
+    }
+
+    /// The settings of the webhook configurations that this server installs.
+    fn configuration_settings(&self) -> ConfigurationSettings {
         let args = &self.args;
         let namespace = &args.cluster.namespace;
-        let settings = admission::routes::ConfigurationSettings {
+        ConfigurationSettings {
             client: install::client_config(args.endpoint.webhook_url.as_deref(), namespace),
             namespace: namespace.clone(),
             ca_bundle: self.certificates.as_ref().map(|own| own.bundle.clone()),
@@ -216,15 +225,25 @@ impl Replica {
             collasets: args.features.collasets(),
             cert_manager: None,
             segment: None,
-        };
-        let has_segments = certificates::has_segments(args);
-        install::apply_configurations(&self.client, &settings, has_segments).await
+        }
     }
 
+    /// Watches the webhook configurations, and corrects them while this replica leads.
     pub(super) fn watch_registration(&self) -> anyhow::Result<()> {
         let needed = registration::required_configurations(&self.args.cluster.namespace)?;
         let wake = self.certificates.as_ref().map(|own| Arc::clone(&own.wake));
-        let observer = registration::configuration_observer(&self.args, &self.path_guard, wake);
+        let changed = Arc::<Notify>::default();
+        if !self.args.fixed_webhooks {
+            let settings = self.configuration_settings();
+            let upkeep = WebhookUpkeep::new(self.client.clone(), &settings, Arc::clone(&changed));
+            let stop = self.supervisor.stop().clone();
+            self.supervisor.spawn_supervised(
+                "the upkeep of the webhook configurations",
+                upkeep.run(self.leading.subscribe(), stop),
+            );
+        }
+        let observer =
+            registration::configuration_observer(&self.args, &self.path_guard, wake, changed);
         watches::registration::start_registration_watches(
             &self.client,
             &self.caches,

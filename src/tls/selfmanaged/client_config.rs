@@ -36,7 +36,7 @@ pub fn client_config_patch(client: &Value, bundle: &Value, segment: Option<&str>
 }
 
 /// Scheme and host of a URL, and the path. For a Service, only the path.
-fn split_target(client: &Value) -> (Option<&str>, &str) {
+pub fn split_target(client: &Value) -> (Option<&str>, &str) {
     let Some(url) = client["url"].as_str() else {
         return (None, client["service"]["path"].as_str().unwrap_or_default());
     };

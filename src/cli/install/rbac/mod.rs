@@ -13,7 +13,9 @@ use kube::core::DynamicObject;
 use serde::Serialize;
 
 use super::names;
-use table::{AccessRule, CERTIFICATES, COLLASETS, GRACE_DELETE, PermissionSet, SERVER, TRAFFIC};
+use table::{
+    AccessRule, CERTIFICATES, COLLASETS, GRACE_DELETE, PermissionSet, SERVER, TRAFFIC, WEBHOOKS,
+};
 
 /// The features for which the server needs rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub struct EnabledFeatures {
     pub grace_delete: bool,
     /// Whether the servers keep their certificates themselves.
     pub certificates: bool,
+    /// Whether the leader corrects the webhook configurations.
+    pub webhooks: bool,
 }
 
 impl EnabledFeatures {
@@ -35,16 +39,18 @@ impl EnabledFeatures {
         traffic: true,
         grace_delete: true,
         certificates: true,
+        webhooks: true,
     };
 
     /// Every permission set, and whether the server needs it.
-    pub fn permission_sets(self) -> [(PermissionSet, bool); 5] {
+    pub fn permission_sets(self) -> [(PermissionSet, bool); 6] {
         [
             (SERVER, true),
             (COLLASETS, self.collasets),
             (TRAFFIC, self.traffic),
             (GRACE_DELETE, self.grace_delete),
             (CERTIFICATES, self.certificates),
+            (WEBHOOKS, self.webhooks),
         ]
     }
 }
@@ -198,6 +204,7 @@ mod tests {
             traffic: false,
             grace_delete: false,
             certificates: false,
+            webhooks: false,
         };
         for (verb, resource) in [
             ("create", "pods"),
@@ -256,8 +263,8 @@ mod tests {
         };
         for (kind, count) in [
             ("ServiceAccount", 1),
-            ("ClusterRole", 8),
-            ("ClusterRoleBinding", 5),
+            ("ClusterRole", 9),
+            ("ClusterRoleBinding", 6),
             ("Role", 2),
             ("RoleBinding", 2),
         ] {

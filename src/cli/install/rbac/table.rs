@@ -181,6 +181,10 @@ const CERTIFICATES_CLUSTER: &[AccessRule] = &[
     },
 ];
 
+/// Rights in the whole cluster for the upkeep of the two webhook configurations. Without `create`, a configuration that
+/// an administrator has deleted stays deleted.
+const WEBHOOKS_CLUSTER: &[AccessRule] = CERTIFICATES_CLUSTER;
+
 /// Rights in the namespace of the server for self-managed certificates.
 const CERTIFICATES_NAMESPACE: &[AccessRule] = &[
     allow_verbs("", &["secrets"], &["create"]),
@@ -249,6 +253,19 @@ pub const CERTIFICATES: PermissionSet = PermissionSet {
     namespaced: CERTIFICATES_NAMESPACE,
 };
 
+/// The rights for servers that correct their webhook configurations.
+pub const WEBHOOKS: PermissionSet = PermissionSet {
+    name: "operating-webhooks",
+    cluster: WEBHOOKS_CLUSTER,
+    namespaced: &[],
+};
+
 /// Every permission set.
-pub const PERMISSION_SETS: [PermissionSet; 5] =
-    [SERVER, COLLASETS, TRAFFIC, GRACE_DELETE, CERTIFICATES];
+pub const PERMISSION_SETS: [PermissionSet; 6] = [
+    SERVER,
+    COLLASETS,
+    TRAFFIC,
+    GRACE_DELETE,
+    CERTIFICATES,
+    WEBHOOKS,
+];

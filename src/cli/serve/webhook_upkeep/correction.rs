@@ -1,0 +1,248 @@
+//! Compares a stored webhook configuration with the one that this version needs. Decides without I/O.
+
+use serde_json::{Map, Value, json};
+
+use crate::tls::selfmanaged::client_config::{path_segment, split_target};
+use crate::tls::selfmanaged::segments::join_path;
+
+/// The webhooks that a stored configuration should have, and what is wrong with those that it has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Correction {
+    /// All webhooks, for the field `webhooks`.
+    pub webhooks: Value,
+    /// The differences, in words.
+    pub differences: Vec<String>,
+}
+
+/// The correction of `stored`, both in JSON. `None` if the stored configuration is right already.
+///
+/// The address of the webhooks, the segment in their paths and `caBundle` stay as they are stored, because others write
+/// them: the installation, and the owner of the certificates. A webhook that is missing gets them from another one.
+/// Webhooks with other names are removed: they are Kuperator's, or of another version, and no server answers them.
+///
+/// A configuration without any needed webhook is not corrected: nobody knows its address and its authority before an
+/// installation.
+pub fn correct(stored: &Value, needed: &Value) -> Option<Correction> {
+    let mut differences = Vec::new();
+    let is_needed = |hook: &&Value| hooks(needed).any(|n| n["name"] == hook["name"]);
+    let model = hooks(stored).find(is_needed).map(|h| &h["clientConfig"])?;
+    let corrected: Vec<Value> = hooks(needed)
+        .map(|needed| {
+            let found = hooks(stored).find(|found| found["name"] == needed["name"]);
+            let client = found.map_or(model, |found| &found["clientConfig"]);
+            let mut wanted = needed.clone();
+            wanted["clientConfig"] = keep_address(client, &needed["clientConfig"]);
+            match found {
+                None => differences.push(format!("{} is missing", name_of(needed))),
+                Some(found) => {
+                    let fields = different_fields(found, &wanted);
+                    if !fields.is_empty() {
+                        let fields = fields.join(", ");
+                        differences.push(format!("{} has another {fields}", name_of(needed)));
+                    }
+                }
+            }
+            wanted
+        })
+        .collect();
+    let foreign = hooks(stored).filter(|hook| !is_needed(hook));
+    differences.extend(foreign.map(|hook| format!("{} is not needed", name_of(hook))));
+    (!differences.is_empty()).then(|| Correction {
+        webhooks: Value::Array(corrected),
+        differences,
+    })
+}
+
+fn hooks(configuration: &Value) -> impl Iterator<Item = &Value> {
+    configuration["webhooks"].as_array().into_iter().flatten()
+}
+
+fn name_of(hook: &Value) -> &str {
+    hook["name"].as_str().unwrap_or_default()
+}
+
+/// The stored address with the path that is needed.
+fn keep_address(stored: &Value, needed: &Value) -> Value {
+    let (_, plain_path) = split_target(needed);
+    let path = join_path(path_segment(stored), plain_path);
+    let mut kept = stored.clone();
+    match split_target(stored).0 {
+        Some(host) => kept["url"] = json!(format!("{host}{path}")),
+        None => kept["service"]["path"] = json!(path),
+    }
+    kept
+}
+
+/// The fields of a stored webhook that differ from the wanted one. An absent field has the API server's default.
+fn different_fields<'a>(found: &'a Value, wanted: &'a Value) -> Vec<&'a str> {
+    let empty = Map::new();
+    let keys = |hook: &'a Value| hook.as_object().map(|all| all.keys());
+    let mut fields: Vec<&str> = keys(found)
+        .into_iter()
+        .chain(keys(wanted))
+        .flatten()
+        .map(String::as_str)
+        .collect();
+    fields.sort_unstable();
+    fields.dedup();
+    let of = |hook: &Value, field: &str| {
+        let value = hook.as_object().unwrap_or(&empty).get(field);
+        normalized(value.unwrap_or(&Value::Null))
+    };
+    fields.retain(|field| of(found, field) != of(wanted, field));
+    fields
+}
+
+/// A value without what means nothing: null, and empty lists and objects inside of it.
+fn normalized(value: &Value) -> Value {
+    match value {
+        Value::Object(all) => {
+            let kept = all
+                .iter()
+                .map(|(key, value)| (key.clone(), normalized(value)));
+            let kept: Map<_, _> = kept.filter(|(_, value)| !value.is_null()).collect();
+            if kept.is_empty() {
+                Value::Null
+            } else {
+                Value::Object(kept)
+            }
+        }
+        Value::Array(all) if all.is_empty() => Value::Null,
+        Value::Array(all) => all.iter().map(normalized).collect(),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::admission::routes::{ClientConfig, ConfigurationSettings, webhook_configurations};
+
+    const SEGMENT: &str = "0123456789abcdef0123456789abcdef";
+
+    fn configuration(client: ClientConfig, segment: Option<&str>, grace_delete: bool) -> Value {
+        let (_, validating) = webhook_configurations(&ConfigurationSettings {
+            client,
+            namespace: "home".to_owned(),
+            ca_bundle: None,
+            grace_delete,
+            collasets: true,
+            cert_manager: None,
+            segment: segment.map(str::to_owned),
+        });
+        serde_json::to_value(validating).unwrap()
+    }
+
+    fn needed() -> Value {
+        let service = ClientConfig::Service {
+            name: "operating".to_owned(),
+            namespace: "home".to_owned(),
+            port: 443,
+        };
+        configuration(service, None, false)
+    }
+
+    fn position(all: &Value, name: &str) -> usize {
+        hooks(all).position(|h| h["name"] == name).unwrap()
+    }
+
+    #[test]
+    fn address_segment_and_authority_are_no_difference() {
+        let url = ClientConfig::Url("https://elsewhere:9443".to_owned());
+        let mut stored = configuration(url, Some(SEGMENT), false);
+        for hook in stored["webhooks"].as_array_mut().unwrap() {
+            hook["clientConfig"]["caBundle"] = json!("QQ==");
+        }
+        assert_eq!(correct(&stored, &needed()), None);
+        stored["webhooks"].as_array_mut().unwrap().reverse();
+        assert_eq!(correct(&stored, &needed()), None, "the order means nothing");
+        let by_url = ClientConfig::Url("https://here:1".to_owned());
+        let by_url = configuration(by_url, None, false);
+        assert_eq!(correct(&stored, &by_url), None);
+        assert_eq!(correct(&needed(), &by_url), None);
+    }
+
+    #[test]
+    fn changed_and_missing_webhooks_are_corrected_with_the_stored_address() {
+        let url = ClientConfig::Url("https://elsewhere:9443".to_owned());
+        let right = configuration(url, Some(SEGMENT), false);
+        let mut stored = right.clone();
+        let at = position(&stored, "pod-delete.apps.kusionstack.io");
+        stored["webhooks"][at]["failurePolicy"] = json!("Ignore");
+        stored["webhooks"][at]["matchConditions"] =
+            json!([{"name": "none", "expression": "false"}]);
+        let missing = position(&stored, "collaset.validate.apps.kusionstack.io");
+        stored["webhooks"].as_array_mut().unwrap().remove(missing);
+        let correction = correct(&stored, &needed()).unwrap();
+        let mut differences = correction.differences.clone();
+        differences.sort();
+        assert_eq!(
+            differences,
+            [
+                "collaset.validate.apps.kusionstack.io is missing",
+                "pod-delete.apps.kusionstack.io has another failurePolicy, matchConditions",
+            ]
+        );
+        assert_eq!(correction.webhooks, right["webhooks"]);
+    }
+
+    #[test]
+    fn webhooks_of_kuperator_and_of_other_features_are_removed() {
+        let mut stored = needed();
+        let service = ClientConfig::Service {
+            name: "operating".to_owned(),
+            namespace: "home".to_owned(),
+            port: 443,
+        };
+        let gated = configuration(service, None, true);
+        let foreign = json!({
+            "name": "validating-pod.apps.kusionstack.io", "failurePolicy": "Fail",
+            "clientConfig": { "service": { "name": "kusionstack-controller-manager", "namespace": "kusionstack-system" } },
+        });
+        stored["webhooks"] = gated["webhooks"].clone();
+        stored["webhooks"]
+            .as_array_mut()
+            .unwrap()
+            .insert(0, foreign.clone());
+        let correction = correct(&stored, &needed()).unwrap();
+        assert_eq!(correction.webhooks, needed()["webhooks"]);
+        assert!(
+            correction
+                .differences
+                .iter()
+                .all(|d| d.ends_with("is not needed"))
+        );
+        // Without an installation.
+        assert_eq!(correct(&json!({}), &needed()), None);
+        assert_eq!(correct(&json!({ "webhooks": [foreign] }), &needed()), None);
+    }
+
+    #[test]
+    fn every_field_of_a_webhook_is_compared() {
+        let right = needed();
+        for (field, other) in [
+            ("rules", json!([])),
+            ("namespaceSelector", json!({"matchLabels": {"a": "b"}})),
+            ("objectSelector", json!({"matchLabels": {"a": "b"}})),
+            ("timeoutSeconds", json!(30)),
+            ("sideEffects", json!("Unknown")),
+            ("matchPolicy", json!("Exact")),
+            ("admissionReviewVersions", json!(["v1beta1"])),
+        ] {
+            let mut stored = right.clone();
+            stored["webhooks"][0][field] = other;
+            let correction = correct(&stored, &right).unwrap();
+            assert_eq!(correction.differences.len(), 1, "{field}");
+            assert!(correction.differences[0].ends_with(field), "{correction:?}");
+        }
+        let mut stored = right.clone();
+        stored["webhooks"][0]["objectSelector"] = Value::Null;
+        stored["webhooks"][0]["clientConfig"]["service"]["path"] = json!("/elsewhere");
+        let correction = correct(&stored, &right).unwrap();
+        assert!(
+            correction.differences[0].contains("clientConfig"),
+            "{correction:?}"
+        );
+    }
+}
