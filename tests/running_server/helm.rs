@@ -22,6 +22,9 @@ const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/operating");
 /// A webhook that the chart of the test's former version does not have. The load does not call it.
 const NEW_WEBHOOK: &str = "collaset-leaving.apps.kusionstack.io";
 
+/// Label of the objects of the installation.
+const LABEL: &str = "app.kubernetes.io/name=operating";
+
 /// Runs Helm as the administrator, in the namespace of the server.
 async fn run_helm(cluster: &Cluster, args: &[&str]) -> Said {
     let binary = tokio::task::spawn_blocking(testbed::binaries::helm);
@@ -132,7 +135,8 @@ async fn has_webhook(cluster: &Cluster, name: &str) -> bool {
 async fn short_name(cluster: &Cluster) -> String {
     let path = "jsonpath={.spec.names.shortNames}";
     let crd = "collasets.apps.kusionstack.io";
-    cluster.kubectl(&["get", "crd", crd, "-o", path]).await
+    let args = ["get", "crd", crd, "--ignore-not-found", "-o", path];
+    cluster.kubectl(&args).await
 }
 
 /// Three Pods run with this argument and without the other one, and no process has ended by itself.
@@ -247,7 +251,11 @@ async fn release_is_installed_updated_and_removed_under_load() {
     .await;
 }
 
-const COLLASETS_OFF: [&str; 3] = ["--reuse-values", "--set", "featureGates.CollaSets=false"];
+const COLLASETS_OFF: [&str; 3] = [
+    "--reset-then-reuse-values",
+    "--set",
+    "featureGates.CollaSets=false",
+];
 
 /// Server-side apply is Helm's default. The servers write the CA and no segment, so no update is a conflict.
 #[tokio::test(flavor = "multi_thread")]
@@ -312,6 +320,16 @@ async fn client_side_update_removes_webhooks_of_cert_manager() {
     .await;
     assert!(!has_webhook(&cluster, NEW_WEBHOOK).await);
     assert_eq!(cluster.bundle().await, before);
+
+    // The end of the page: everything is removed, and Helm does not miss what is gone already.
+    cluster.operating(&["uninstall"]).await;
+    helm(&cluster, &[&["uninstall", "operating"][..], &WAIT].concat()).await;
+    let kinds = "crd,clusterrole,clusterrolebinding,deployment,service,certificate";
+    let all = cluster
+        .kubectl(&["get", kinds, "-A", "-l", LABEL, "-o", "name"])
+        .await;
+    assert_eq!(all, "");
+    assert_eq!(short_name(&cluster).await, "");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -337,6 +355,7 @@ async fn installation_by_manifests_becomes_release() {
 
     helm(&cluster, &[&["uninstall", "operating"][..], &WAIT].concat()).await;
     assert!(cluster.bundles().await.is_empty());
+    // The CRDs stay.
     assert_eq!(short_name(&cluster).await, r#"["cls"]"#);
 }
 

@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod, Secret};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use operating::cli::install::names;
 use rustix::process::Signal;
 use serde_json::json;
 use testbed::containers::loopback_of;
 use testbed::plane::Plane;
-use testbed::probe;
 use testbed::process::Process;
+use testbed::{probe, wait};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::projection::Projection;
@@ -88,8 +88,10 @@ impl ServerPods {
 }
 
 /// Adds [`NOT_READY`] and [`FINALIZER`] to the Pods of the server, which leaves their Deployment as it was rendered.
+/// Returns when the API server does so, which a Pod in another namespace shows.
 async fn hold_readiness(plane: &Plane) {
     let name = "server-pods.plane.test";
+    let tried = plane.namespace("server-pods").await.unwrap();
     let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
         {
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy",
@@ -108,7 +110,9 @@ async fn hold_readiness(plane: &Plane) {
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
             "metadata": {"name": name},
             "spec": {"policyName": name, "matchResources": {"namespaceSelector": {
-                "matchLabels": {"kubernetes.io/metadata.name": names::NAMESPACE},
+                "matchExpressions": [{
+                    "key": "kubernetes.io/metadata.name", "operator": "In", "values": [names::NAMESPACE, tried],
+                }],
             }}},
         },
     ]});
@@ -116,6 +120,21 @@ async fn hold_readiness(plane: &Plane) {
     std::fs::write(&file, objects.to_string()).unwrap();
     let file = file.path().to_str().unwrap();
     let _ = plane.ask_kubectl(&["apply", "-f", file]).await.success();
+
+    let pods: Api<Pod> = Api::namespaced(plane.client().unwrap(), &tried);
+    let pod = serde_json::from_value(json!({
+        "metadata": {"name": "tried"}, "spec": {"containers": [{"name": "c", "image": "i:1"}]},
+    }));
+    let pod = pod.unwrap();
+    let try_only = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    wait::until("Pods get the finalizer", async || {
+        let created = pods.create(&try_only, &pod).await.unwrap();
+        created.finalizers().contains(&FINALIZER.to_owned())
+    })
+    .await;
 }
 
 async fn follow(
@@ -129,6 +148,13 @@ async fn follow(
         let Some(pods) = pods_by_uid(&node.pods).await else {
             continue;
         };
+        for (uid, server) in &running {
+            assert!(
+                pods.contains_key(uid),
+                "{} is gone before its process",
+                server.pod
+            );
+        }
         for (uid, pod) in pods {
             let is_deleted = pod.metadata.deletion_timestamp.is_some();
             let Some(server) = running.get_mut(&uid) else {
