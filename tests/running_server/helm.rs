@@ -218,6 +218,7 @@ async fn release_is_installed_updated_and_removed_under_load() {
     load.more(50).await;
     assert_eq!(load.take_failures(), Vec::<String>::new());
     assert!(cluster.bundles().await.is_empty());
+    assert_crds_stay(&cluster).await;
     let policies = [
         &[
             "get",
@@ -355,8 +356,16 @@ async fn installation_by_manifests_becomes_release() {
 
     helm(&cluster, &[&["uninstall", "operating"][..], &WAIT].concat()).await;
     assert!(cluster.bundles().await.is_empty());
-    // The CRDs stay.
-    assert_eq!(short_name(&cluster).await, r#"["cls"]"#);
+    assert_crds_stay(&cluster).await;
+}
+
+/// All CRDs are there, and none is being deleted, which may take minutes.
+async fn assert_crds_stay(cluster: &Cluster) {
+    for crd in operating::api::crd::all_crds() {
+        let path = "jsonpath={.metadata.deletionTimestamp}";
+        let args = ["get", "crd", &crd.name_any(), "-o", path];
+        assert_eq!(cluster.kubectl(&args).await, "", "{}", crd.name_any());
+    }
 }
 
 fn collasets(cluster: &Cluster, namespace: &str) -> Api<DynamicObject> {
