@@ -18,7 +18,7 @@ use super::{
 use crate::api::keys;
 
 /// The annotation that names the Certificate whose CA cert-manager's injector writes into `caBundle`.
-const INJECT_CA_FROM: &str = "cert-manager.io/inject-ca-from";
+pub const INJECT_CA_FROM: &str = "cert-manager.io/inject-ca-from";
 
 /// Revision of the webhooks in this build. Raise it with every change of a webhook: the leader does not replace webhooks
 /// of a higher revision with its own.

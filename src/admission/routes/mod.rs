@@ -7,7 +7,8 @@ mod table;
 
 pub use cel::Condition;
 pub use configurations::{
-    ClientConfig, ConfigurationSettings, WEBHOOK_REVISION, webhook_configurations, webhook_revision,
+    ClientConfig, ConfigurationSettings, INJECT_CA_FROM, WEBHOOK_REVISION, webhook_configurations,
+    webhook_revision,
 };
 pub use table::{GRACEFUL_DELETION_WEBHOOKS, NamespaceScope, WEBHOOKS, Webhook, WebhookMatchRule};
 

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::{RBAC_TABLE, WEBHOOK_TABLE, header, permission_documents};
 use crate::admission::routes::{
-    ConfigurationSettings, GRACEFUL_DELETION_WEBHOOKS, WEBHOOKS, webhook_configurations,
+    ConfigurationSettings, GRACEFUL_DELETION_WEBHOOKS, INJECT_CA_FROM, WEBHOOKS,
+    webhook_configurations,
 };
 use crate::api::{crd, keys};
 use crate::cli::generated::GeneratedFile;
@@ -21,6 +22,7 @@ const NAMESPACE: &str = "{{ .Release.Namespace }}";
 const COLLASETS: &str = ".Values.featureGates.CollaSets";
 const RESOURCE_CONSIST: &str = ".Values.featureGates.ResourceConsist";
 const GRACE_DELETE: &str = ".Values.featureGates.GraceDeleteWebhook";
+const WEBHOOK_UPKEEP: &str = ".Values.webhookUpkeep";
 const CERT_MANAGER: &str = "eq .Values.certificates \"cert-manager\"";
 const SELF_MANAGED: &str = "ne .Values.certificates \"cert-manager\"";
 /// Helm leaves objects with this annotation in the cluster when it removes a release.
@@ -69,6 +71,7 @@ fn rbac_documents() -> anyhow::Result<String> {
         only_if(RESOURCE_CONSIST, &permissions(&table::TRAFFIC)?),
         only_if(GRACE_DELETE, &permissions(&table::GRACE_DELETE)?),
         only_if(SELF_MANAGED, &permissions(&table::CERTIFICATES)?),
+        only_if(WEBHOOK_UPKEEP, &permissions(&table::WEBHOOKS)?),
         escaped(&print::to_yaml_documents(&users::user_roles())?),
     ]
     .concat())
@@ -98,8 +101,14 @@ fn configuration_document(configuration: &impl Serialize) -> anyhow::Result<Stri
     )?;
     text += &format!("metadata:\n  name: {}\n", text_of(&metadata["name"])?);
     text += &fragment(&json!({"labels": metadata["labels"]}), 2)?;
-    let annotations = fragment(&json!({"annotations": metadata["annotations"]}), 2)?;
-    text += &only_if(CERT_MANAGER, &annotations);
+    text += "  annotations:\n";
+    for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
+        let annotation = fragment(&json!({ key: value }), 4)?;
+        text += &match key == INJECT_CA_FROM {
+            true => only_if(CERT_MANAGER, &annotation),
+            false => annotation,
+        };
+    }
     text += "webhooks:\n";
     for entry in object["webhooks"].as_array().into_iter().flatten() {
         let name = text_of(&entry["name"])?;

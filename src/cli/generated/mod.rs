@@ -70,7 +70,7 @@ pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
             path: "manifests/rbac-webhooks.yaml",
             text: header(RBAC_TABLE)
                 + "# The right to correct the webhook configurations; components/fixed-webhooks leaves it out.\n"
-                + &permission_documents(&table::WEBHOOKS)?,
+                + &permission_documents(&table::WEBHOOKS, names::NAMESPACE)?,
         },
         GeneratedFile {
             path: "manifests/rbac-users.yaml",

@@ -17,7 +17,7 @@ pub struct Correction {
 /// The correction of `stored`, both in JSON. `None` if the stored configuration is right already.
 ///
 /// The address of the webhooks, the segment in their paths and `caBundle` stay as they are stored, because others write
-/// them: the installation, and the owner of the certificates. A webhook that is missing gets them from another one.
+/// them: the installation, and the owner of the certificates. A webhook that lacks them gets them from another one.
 /// Webhooks with other names are removed: they are Kuperator's, or of another version, and no server answers them.
 ///
 /// A configuration without any needed webhook is not corrected: nobody knows its address and its authority before an
@@ -26,12 +26,20 @@ pub fn correct(stored: &Value, needed: &Value) -> Option<Correction> {
     let mut differences = Vec::new();
     let is_needed = |hook: &&Value| hooks(needed).any(|n| n["name"] == hook["name"]);
     let model = hooks(stored).find(is_needed).map(|h| &h["clientConfig"])?;
+    let ours = hooks(stored).filter(is_needed);
+    let mut authorities = ours.map(|hook| &hook["clientConfig"]["caBundle"]);
+    let authority = authorities.find(|authority| !authority.is_null());
     let corrected: Vec<Value> = hooks(needed)
         .map(|needed| {
             let found = hooks(stored).find(|found| found["name"] == needed["name"]);
             let client = found.map_or(model, |found| &found["clientConfig"]);
             let mut wanted = needed.clone();
             wanted["clientConfig"] = keep_address(client, &needed["clientConfig"]);
+            // Until the owner of the certificates has seen a new webhook.
+            let lacks_authority = client["caBundle"].is_null();
+            if let Some(authority) = authority.filter(|_| lacks_authority) {
+                wanted["clientConfig"]["caBundle"] = authority.clone();
+            }
             match found {
                 None => differences.push(format!("{} is missing", name_of(needed))),
                 Some(found) => {
@@ -185,6 +193,19 @@ mod tests {
             ]
         );
         assert_eq!(correction.webhooks, right["webhooks"]);
+    }
+
+    #[test]
+    fn new_webhook_gets_the_authority_of_another_one() {
+        let mut stored = needed();
+        for hook in stored["webhooks"].as_array_mut().unwrap() {
+            hook["clientConfig"]["caBundle"] = json!("QQ==");
+        }
+        let right = stored.clone();
+        stored["webhooks"][2]["clientConfig"]["caBundle"] = Value::Null;
+        let correction = correct(&stored, &needed()).unwrap();
+        assert_eq!(correction.webhooks, right["webhooks"]);
+        assert!(correction.differences[0].ends_with("has another clientConfig"));
     }
 
     #[test]
