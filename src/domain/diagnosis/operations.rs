@@ -349,7 +349,7 @@ fn wait_from_obstacle(obstacle: ServiceObstacle) -> OperationWait {
         ServiceObstacle::Operation(id, _) => new_wait(WaitKind::Operation, id, text),
         ServiceObstacle::StayOffline => new_wait(WaitKind::User, keys::STAY_OFFLINE, text),
         ServiceObstacle::Restart(_) => new_wait(WaitKind::Kubelet, keys::AWAITS_RESTART, text),
-        ServiceObstacle::Unnoticed | ServiceObstacle::NotReady => {
+        ServiceObstacle::Unnoticed | ServiceObstacle::NotReady(_) => {
             new_wait(WaitKind::Kubelet, "Ready", text)
         }
         ServiceObstacle::Gate => new_wait(WaitKind::Controller, keys::SERVICE_READY, text),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::facts::{BudgetFacts, HolderFacts, RuleFacts, RuleVerdict};
 use super::{
-    ObservedPod, PodController, RuleObject, out_of_service_reason, parse_stamp, parse_time,
+    ObservedPod, PodController, RuleObject, operation_off_traffic, out_of_service_reason, parse_stamp, parse_time,
     readiness_since,
 };
 use crate::api::keys::{self, Family};
@@ -14,8 +14,9 @@ use crate::api::podtransitionrule::{Kind, PodTransitionRuleStatus, Rule as Writt
 use crate::domain::budget_holders::order_holders;
 use crate::domain::collaset::deletes_its_pods;
 use crate::domain::inplace;
-use crate::domain::lifecycle::{Phase, is_held_offline, stored_phases};
+use crate::domain::lifecycle::is_held_offline;
 use crate::domain::messages;
+use crate::domain::not_ready::NotReadyCause;
 use crate::domain::pending_disruption::counts_as_available;
 use crate::domain::pod::{BRIEFLY_DOWN, Pod};
 use crate::domain::rules::budget::BindingMinimum;
@@ -536,12 +537,11 @@ fn budget_holders(
 /// Since when a Pod is unavailable, and the cause: the operation on it, if there is one. `None` if it is available.
 fn unavailability(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
     let obstacle = out_of_service_reason(pod, None)?;
-    let in_flight = stored_phases(pod)
-        .into_iter()
-        .find(|(_, phase)| *phase != Phase::PreCheck);
+    let in_flight = operation_off_traffic(pod);
+    let is_stuck = NotReadyCause::of_pod(pod).is_some_and(|cause| cause.is_stuck());
     let because = match &in_flight {
-        Some((id, phase)) => format!("operation {id} is in {phase:?}"),
-        None => obstacle,
+        Some((id, phase)) if !is_stuck => format!("operation {id} is in {phase:?}"),
+        _ => obstacle,
     };
     // Until the kubelet has followed, its condition Ready is older than the operation.
     let granted =
