@@ -17,6 +17,7 @@
 //! | `stamps` | the times in objects and labels |
 //! | `budget` | the gauges of rule objects, the tightest first |
 //! | `wait_notices` | which waits cause an Event |
+//! | `workload` | what the rollout or the scaling of a workload waits for |
 
 pub(crate) mod budget;
 mod decoration_stays;
@@ -40,6 +41,7 @@ mod summary;
 mod tests;
 pub mod traffic;
 pub(crate) mod wait_notices;
+pub mod workload;
 
 use std::sync::Arc;
 
@@ -51,6 +53,7 @@ pub use facts::Diagnosis;
 use facts::{ClaimFacts, PodFacts};
 pub use owner::may_be_bounded;
 pub use pod_context::PodContext;
+use rules::BudgetTable;
 use stamps::{parse_stamp, parse_time};
 
 use super::lifecycle::{LifecycleWrite, Phase, min_ready, restarts, stored_phases};
@@ -194,7 +197,8 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
     let unenforced = unenforced_reason(observed);
     let excluded = unenforced.as_ref().filter(|u| u.excluded);
     let excluded = excluded.map(|u| u.reason.as_str());
-    let rules = rules::rule_facts(observed, excluded, None);
+    let budgets = BudgetTable::default();
+    let rules = rules::rule_facts(observed, &budgets, excluded, None);
     let mut diagnosis = Diagnosis {
         summary: String::new(),
         pod: pod_facts(&observed.pod, observed.context.unscheduled.as_deref()),
@@ -217,7 +221,8 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
         next: Vec::new(),
         notes: observed.notes.clone(),
     };
-    diagnosis.operations = operations::operation_facts(observed, &diagnosis.rules, excluded);
+    diagnosis.operations = 
+        operations::operation_facts(observed, &diagnosis.rules, &budgets, excluded);
     diagnosis.decorations = decorations::decoration_facts(observed, &diagnosis.operations);
     if let Some(unenforced) = &unenforced {
         rules::mark_unenforced(&mut diagnosis.rules, &unenforced.reason);

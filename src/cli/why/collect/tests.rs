@@ -6,6 +6,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::keys;
 use crate::domain::diagnosis::diagnose;
 
 fn pod(name: &str, available: bool) -> Value {
@@ -64,7 +65,8 @@ async fn observed_remark(
         std::future::ready(Ok::<_, Infallible>(answer))
     });
     let client = Client::new(service, "shop");
-    let observed = observe_pod(&client, "shop", "web-0")
+    let reads = NamespaceReads::new(&client, "shop");
+    let observed = observe_pod(&reads, "web-0")
         .await
         .unwrap()
         .unwrap();
