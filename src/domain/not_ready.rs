@@ -208,10 +208,7 @@ fn foreign_gate(pod: &Pod) -> Option<NotReadyCause<'_>> {
 /// The kubelet names a reason whenever it reports a Pod not Ready. The node controller changes only the status of the
 /// condition (`MarkPodsNotReady`).
 fn lost_node(pod: &Pod) -> Option<NotReadyCause<'_>> {
-    let (node, containers) = (
-        pod.spec.node_name.as_str(),
-        &pod.status.container_statuses,
-    );
+    let (node, containers) = (pod.spec.node_name.as_str(), &pod.status.container_statuses);
     let is_marked = condition(pod, "Ready")?.reason.is_empty();
     let may_serve =
         !pod.has_service_ready_gate() || pod.condition(keys::SERVICE_READY) == Some(true);
@@ -297,9 +294,7 @@ mod tests {
 
     #[test]
     fn broken_container_comes_before_one_that_starts() {
-        let waits = |name: &str, reason: &str| {
-            json!({ "name": name, "state": { "waiting": { "reason": reason } } })
-        };
+        let waits = |name: &str, reason: &str| json!({ "name": name, "state": { "waiting": { "reason": reason } } });
         let both = [waits("a", "ContainerCreating"), waits("b", "ErrImagePull")];
         let (text, is_stuck) = cause(json!({ "containerStatuses": both }));
         assert_eq!(text, "container b waits: ErrImagePull");
@@ -337,8 +332,7 @@ mod tests {
     fn own_gate_is_no_cause_but_a_foreign_gate_is() {
         let with_gate = |type_: &str| {
             let message = format!("the status of pod readiness gate \"{type_}\" is not \"True\"");
-            let mut status =
-                main_container(json!({ "ready": true, "state": { "running": {} } }));
+            let mut status = main_container(json!({ "ready": true, "state": { "running": {} } }));
             status["conditions"] = json!([
                 { "type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady", "message": message },
             ]);

@@ -2,18 +2,15 @@
 
 use kube::api::{Api, PartialObjectMeta};
 
-use super::collect::jobs::observe_job;
 use super::Explaining;
+use super::collect::jobs::observe_job;
 use super::object::ExplainedObject;
 use super::{api_reads, follow_mode, job_tree};
 use crate::api::operationjob::OperationJob;
 use crate::domain::diagnosis::operationjob::diagnose_job;
 
 /// Explains an OperationJob, once or after each change until it is deleted.
-pub async fn explain_job(
-    explaining: &Explaining<'_>,
-    name: &str,
-) -> anyhow::Result<()> {
+pub async fn explain_job(explaining: &Explaining<'_>, name: &str) -> anyhow::Result<()> {
     let (client, namespace) = (explaining.client(), explaining.namespace());
     let jobs: Api<PartialObjectMeta<OperationJob>> = Api::namespaced(client.clone(), namespace);
     let explained = ExplainedObject {

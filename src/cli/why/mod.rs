@@ -105,8 +105,7 @@ async fn explain_pod(explaining: &Explaining<'_>, name: &str) -> anyhow::Result<
     let (client, namespace) = (explaining.client(), explaining.namespace());
     let form = explaining.args.format.output;
     let first = collect::observe_pod(explaining.reads, name).await?;
-    let first =
-        first.with_context(|| api_reads::no_such_object("Pod", "pods", namespace, name))?;
+    let first = first.with_context(|| api_reads::no_such_object("Pod", "pods", namespace, name))?;
     if !explaining.args.watch {
         return explaining.print(&format_diagnosis(&first, form, explaining.has_several)?);
     }

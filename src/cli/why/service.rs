@@ -3,17 +3,14 @@
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, PartialObjectMeta};
 
-use super::collect::services::observe_service;
 use super::Explaining;
+use super::collect::services::observe_service;
 use super::object::ExplainedObject;
 use super::{api_reads, follow_mode, service_tree};
 use crate::domain::diagnosis::traffic::{ObservedService, diagnose_service};
 
 /// Explains the traffic of a Service, once or after each change of the Service until it is deleted.
-pub async fn explain_service(
-    explaining: &Explaining<'_>,
-    name: &str,
-) -> anyhow::Result<()> {
+pub async fn explain_service(explaining: &Explaining<'_>, name: &str) -> anyhow::Result<()> {
     let (client, namespace) = (explaining.client(), explaining.namespace());
     let services: Api<PartialObjectMeta<Service>> = Api::namespaced(client.clone(), namespace);
     let explained = ExplainedObject {

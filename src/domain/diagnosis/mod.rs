@@ -221,7 +221,7 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
         next: Vec::new(),
         notes: observed.notes.clone(),
     };
-    diagnosis.operations = 
+    diagnosis.operations =
         operations::operation_facts(observed, &diagnosis.rules, &budgets, excluded);
     diagnosis.decorations = decorations::decoration_facts(observed, &diagnosis.operations);
     if let Some(unenforced) = &unenforced {

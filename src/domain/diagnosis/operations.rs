@@ -34,7 +34,8 @@ pub fn operation_facts(
     let has_several = phases.len() > 1;
     let phases = phases.into_iter().map(|(id, phase)| {
         // An endpoint answers for each operation separately.
-        let own_rules = has_several.then(|| rules::rule_facts(observed, budgets, excluded, Some(&id)));
+        let own_rules =
+            has_several.then(|| rules::rule_facts(observed, budgets, excluded, Some(&id)));
         operation_fact(observed, own_rules.as_deref().unwrap_or(rules), id, phase)
     });
     phases.collect()

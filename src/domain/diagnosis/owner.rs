@@ -110,7 +110,7 @@ pub(super) fn updated_revision(set: &CollaSet) -> Option<&str> {
 pub(super) struct RolloutPosition {
     pub(super) text: String,
     /// Whether the rollout is at a pause, so that no further Pod is updated.
-    pauses: bool,
+    pub(super) pauses: bool,
 }
 
 /// The text about a rollout that was aborted or is at a step. The status of the set has more details.

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 
 use super::facts::{BudgetFacts, HolderFacts, RuleFacts, RuleVerdict};
 use super::{
-    ObservedPod, PodController, RuleObject, operation_off_traffic, out_of_service_reason, parse_stamp, parse_time,
-    readiness_since,
+    ObservedPod, PodController, RuleObject, operation_off_traffic, out_of_service_reason,
+    parse_stamp, parse_time, readiness_since,
 };
 use crate::api::keys::{self, Family};
 use crate::api::podtransitionrule::{Kind, PodTransitionRuleStatus, Rule as Written};
@@ -458,8 +458,7 @@ fn budget_facts(
         before: earlier_pods
             .as_ref()
             .map(|earlier| u32::try_from(earlier.len()).unwrap_or(u32::MAX)),
-        behind: earlier_pods
-            .and_then(|earlier| earlier.first().map(|(_, name)| name.clone())),
+        behind: earlier_pods.and_then(|earlier| earlier.first().map(|(_, name)| name.clone())),
     }
 }
 

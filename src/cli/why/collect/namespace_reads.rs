@@ -88,8 +88,7 @@ impl NamespaceReads {
 
     /// The PodDecorations.
     pub async fn decorations(&self) -> anyhow::Result<Vec<PodDecoration>> {
-        let decorations: Api<PodDecoration> =
-            Api::namespaced(self.client.clone(), &self.namespace);
+        let decorations: Api<PodDecoration> = Api::namespaced(self.client.clone(), &self.namespace);
         let params = ListParams::default();
         let read = async {
             let listed = decorations.list(&params);

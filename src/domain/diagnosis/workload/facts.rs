@@ -77,6 +77,9 @@ pub struct WaitGroup {
     pub kind: WaitGroupKind,
     /// The reason in words.
     pub reason: String,
+    /// For a rule: what it says about the first of the Pods. Absent if several rules hold the Pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     /// How many Pods these are.
     pub count: usize,
     /// The first of these Pods, at most five. Empty for Pods that do not exist.

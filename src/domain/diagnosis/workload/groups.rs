@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use super::facts::{CoveringRule, WaitGroup, WaitGroupKind};
 use super::stored::StoredWorkload;
-use super::waits::{WaitContext, pod_wait};
+use super::waits::{WaitContext, holds_deletion, pod_wait};
 use crate::domain::diagnosis::ObservedPod;
-use crate::domain::diagnosis::facts::RuleVerdict;
-use crate::domain::lifecycle::Stage;
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
@@ -35,6 +33,7 @@ pub fn wait_groups(
             groups.push(WaitGroup {
                 kind: wait.kind,
                 reason: wait.reason,
+                detail: wait.detail,
                 count: 0,
                 pods: Vec::new(),
             });
@@ -56,16 +55,25 @@ pub fn missing_group(stored: &StoredWorkload, pods: &[Arc<Pod>]) -> Option<WaitG
     if missing == 0 || stored.facts.deleting_since.is_some() {
         return None;
     }
-    let reason = match (stored.problems.first(), stored.facts.paused) {
-        (Some(problem), _) => problem.clone(),
-        (None, true) if stored.facts.kind == "CollaSet" => {
+    let names_persist = matches!(stored.facts.kind, "StatefulSet" | "DaemonSet");
+    let reason = match stored.problems.first() {
+        Some(problem) => problem.clone(),
+        None if stored.facts.paused && stored.facts.kind == "CollaSet" => {
             "the CollaSet is paused: set spec.paused to false to go on".to_owned()
         }
-        _ => "its controller has not created them yet".to_owned(),
+        None if names_persist && pods.iter().any(|pod| pod.is_terminating()) => {
+            "a terminating Pod has to end before another takes its place".to_owned()
+        }
+        None if stored.is_ordered && live_pods(pods).any(|pod| !pod.is_ready()) => {
+            "the StatefulSet creates a Pod when all Pods before it are Ready (podManagementPolicy OrderedReady)"
+                .to_owned()
+        }
+        None => "its controller has yet to create what is missing".to_owned(),
     };
     Some(WaitGroup {
         kind: WaitGroupKind::Missing,
         reason,
+        detail: None,
         count: missing,
         pods: Vec::new(),
     })
@@ -80,27 +88,19 @@ pub fn surplus_group(
 ) -> Option<WaitGroup> {
     let wanted = usize::try_from(stored.facts.replicas).unwrap_or(usize::MAX);
     let surplus = live_pods(pods).count().saturating_sub(wanted);
-    let is_rolling_out = live_pods(pods).any(|pod| stored.is_to_be_updated(pod));
+    let is_rolling_out = live_pods(pods).any(|pod| stored.is_older(pod));
     if surplus == 0 || is_rolling_out || stored.facts.kind == "CollaSet" {
         return None;
     }
-    let mut holding = rules.iter().map(|rule| &rule.rule);
-    let holding = holding.find(|rule| {
-        rule.verdict == RuleVerdict::Holds
-            && rule.stage == Stage::PreCheck.as_str()
-            && rule.kind == "availablePolicy"
-    });
-    let reason = match holding {
-        Some(rule) => format!(
-            "{}: {}",
-            messages::qualified_rule_name(&rule.object, &rule.rule),
-            rule.reason
-        ),
-        None => "its controller is to delete them".to_owned(),
-    };
+    let mut rules = rules.iter().map(|rule| &rule.rule);
+    let holding = rules.find(|rule| holds_deletion(rule));
     Some(WaitGroup {
         kind: WaitGroupKind::Surplus,
-        reason,
+        reason: match holding {
+            Some(rule) => messages::qualified_rule_name(&rule.object, &rule.rule),
+            None => "the controller, to delete what is too many".to_owned(),
+        },
+        detail: holding.map(|rule| rule.reason.clone()),
         count: surplus,
         pods: Vec::new(),
     })

@@ -16,8 +16,6 @@ pub mod facts;
 mod groups;
 mod stored;
 mod summary;
-#[cfg(test)]
-mod tests;
 mod waits;
 
 use std::sync::Arc;

@@ -27,6 +27,10 @@ pub struct StoredWorkload {
     pub updated_label: Option<(&'static str, String)>,
     /// Why no Pod of an older revision is updated now. `None` if Pods of older revisions are to go.
     pub keeps_older: Option<String>,
+    /// Whether only Pods with the label `update-included` are updated.
+    pub updates_by_label: bool,
+    /// Whether the next Pod is created only when all Pods before it are Ready.
+    pub is_ordered: bool,
     /// UIDs of the controllers of its Pods.
     pub controller_uids: Vec<String>,
     /// The controller, as the diagnosis of a Pod needs it.
@@ -74,7 +78,9 @@ impl StoredWorkload {
             problems,
             updated_label: owner::updated_revision(&set)
                 .map(|revision| (keys::REVISION, revision.to_owned())),
-            keeps_older: set.spec.paused.then(paused_reason),
+            keeps_older: collaset_keep_reason(&set, partition),
+            updates_by_label: matches!(strategy.scope, UpdateScope::ByLabel),
+            is_ordered: false,
             controller_uids: uid(&set.metadata),
             controller: PodController::CollaSet(Arc::new(set)),
         }
@@ -92,6 +98,10 @@ impl StoredWorkload {
             c.type_ == "ReplicaFailure" && c.status == "True"
                 || c.type_ == "Progressing" && c.status == "False"
         });
+        let mut problems: Vec<_> = problems.collect();
+        // A refusal is the cause of the other condition.
+        problems.sort_by_key(|c| c.type_ != "ReplicaFailure");
+        let problems = problems.into_iter();
         let problems = problems.map(|c| problem(c.reason, c.message));
         let owned: Vec<_> = replica_sets
             .iter()
@@ -118,6 +128,8 @@ impl StoredWorkload {
             problems: problems.collect(),
             updated_label: hash.map(|hash| (keys::POD_TEMPLATE_HASH, hash.to_owned())),
             keeps_older: paused.then(paused_reason),
+            updates_by_label: false,
+            is_ordered: false,
             controller_uids: owned.iter().flat_map(|set| uid(&set.metadata)).collect(),
             controller: other_controller(replicas),
         }
@@ -133,6 +145,7 @@ impl StoredWorkload {
         let partition = partition.filter(|partition| *partition > 0);
         let type_ = strategy.type_.unwrap_or_else(|| "RollingUpdate".to_owned());
         let keeps_older = on_delete_reason(&type_);
+        let management = spec.pod_management_policy.as_deref();
         let replicas = spec.replicas.or(Some(1));
         StoredWorkload {
             facts: WorkloadFacts {
@@ -150,6 +163,8 @@ impl StoredWorkload {
                 .update_revision
                 .map(|revision| (keys::REVISION, revision)),
             keeps_older,
+            updates_by_label: false,
+            is_ordered: management.is_none_or(|policy| policy == "OrderedReady"),
             controller_uids: uid(metadata),
             controller: other_controller(replicas),
         }
@@ -175,6 +190,8 @@ impl StoredWorkload {
             problems: Vec::new(),
             updated_label: None,
             keeps_older: on_delete_reason(&strategy),
+            updates_by_label: false,
+            is_ordered: false,
             controller_uids: uid(metadata),
             controller: other_controller(Some(status.desired_number_scheduled)),
         }
@@ -197,18 +214,30 @@ impl StoredWorkload {
             problems: problems.map(|c| problem(c.reason, c.message)).collect(),
             updated_label: None,
             keeps_older: None,
+            updates_by_label: false,
+            is_ordered: false,
             controller_uids: uid(&set.metadata),
             controller: other_controller(replicas),
         }
     }
 
-    /// Whether the controller of the workload is to replace the Pod by one of the present template. False if that is not
-    /// known.
-    pub fn is_to_be_updated(&self, pod: &Pod) -> bool {
-        let Some((key, value)) = &self.updated_label else {
-            return false;
-        };
-        pod.label(key) != Some(value) && !self.is_kept_by_ordinal(pod)
+    /// Whether the Pod is not of the present template. False if that is not known.
+    pub fn is_older(&self, pod: &Pod) -> bool {
+        let updated = self.updated_label.as_ref();
+        updated.is_some_and(|(key, value)| pod.label(key) != Some(value))
+    }
+
+    /// Why a Pod of an older revision stays as it is. `None` if it is to be updated.
+    pub fn keep_reason(&self, pod: &Pod) -> Option<String> {
+        if self.is_kept_by_ordinal(pod) {
+            return Some("the partition keeps smaller ordinals on older revisions".to_owned());
+        }
+        let is_left_out = self.updates_by_label && pod.label(keys::UPDATE_INCLUDED).is_none();
+        let left_out = is_left_out.then(|| {
+            let key = keys::UPDATE_INCLUDED;
+            format!("the set updates by label: set {key} on a Pod to include it")
+        });
+        self.keeps_older.clone().or(left_out)
     }
 
     /// Whether the partition of a StatefulSet keeps the Pod.
@@ -268,6 +297,20 @@ fn problem(reason: Option<String>, message: Option<String>) -> String {
         Some(message) => format!("{reason}: {message}"),
         None => reason,
     }
+}
+
+/// Why a CollaSet updates no Pod of an older revision now.
+fn collaset_keep_reason(set: &CollaSet, partition: Option<u32>) -> Option<String> {
+    if set.spec.paused {
+        return Some(paused_reason());
+    }
+    if let Some(step) = owner::describe_steps(set).filter(|step| step.pauses) {
+        return Some(step.text);
+    }
+    let status = set.status.as_ref()?;
+    let older = count(Some(status.replicas - status.updated_replicas));
+    let is_kept = partition.is_some_and(|partition| older <= partition);
+    is_kept.then(|| "the partition keeps Pods on older revisions".to_owned())
 }
 
 fn paused_reason() -> String {

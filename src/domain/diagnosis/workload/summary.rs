@@ -28,8 +28,12 @@ pub fn summarize(diagnosis: &WorkloadDiagnosis, stored: &StoredWorkload) -> Stri
         let mut groups = diagnosis.waits.iter();
         groups.any(|group| is_missing(group) && group.reason == *problem)
     };
+    reasons.extend(diagnosis.waits.iter().map(|group| {
+        let detail = group.detail.as_ref();
+        let detail = detail.map_or_else(String::new, |detail| format!(": {detail}"));
+        describe_group(group) + &detail
+    }));
     reasons.extend(stored.problems.iter().filter(|p| !is_named(p)).cloned());
-    reasons.extend(diagnosis.waits.iter().map(describe_group));
     let counts = describe_counts(facts);
     if reasons.is_empty() {
         let is_settled = facts.available >= facts.replicas
@@ -68,7 +72,7 @@ pub fn describe_counts(facts: &WorkloadFacts) -> String {
     format!("{replicas}, {updated}{ready} ready, {available} available")
 }
 
-/// What the Pods of a group wait for, in a clause.
+/// What the Pods of a group wait for, in a clause without the details of a rule.
 pub fn describe_group(group: &WaitGroup) -> String {
     let WaitGroup { count, reason, .. } = group;
     let names: Vec<&str> = group.pods.iter().map(String::as_str).collect();
@@ -93,9 +97,7 @@ pub fn describe_group(group: &WaitGroup) -> String {
         WaitGroupKind::Operation => {
             with_verb("is being operated on: ", "are being operated on: ") + reason
         }
-        WaitGroupKind::Surplus => {
-            with_verb("more than wanted waits for ", "more than wanted wait for ") + reason
-        }
+        WaitGroupKind::Surplus => with_verb("too many waits for ", "too many wait for ") + reason,
         WaitGroupKind::Terminating => with_verb("is terminating: ", "are terminating: ") + reason,
         WaitGroupKind::Finished => with_verb("has finished: ", "have finished: ") + reason,
         WaitGroupKind::Older => {
@@ -109,7 +111,9 @@ pub fn describe_unmanaged(count: usize) -> Option<String> {
     let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
     let pods = messages::count_pods_with_verb(count, "has", "have");
     (count > 0).then(|| {
-        format!("{pods} no label {key}: \"{value}\", so no rule holds them: set it in the template")
+        format!(
+            "{pods} no label {key}: \"{value}\", without which no rule holds a Pod: set it in the template"
+        )
     })
 }
 

@@ -26,6 +26,8 @@ pub struct PodWait {
     pub key: String,
     /// The reason in words.
     pub reason: String,
+    /// What a rule says about the Pod.
+    pub detail: Option<String>,
 }
 
 impl PodWait {
@@ -35,6 +37,24 @@ impl PodWait {
             kind,
             key: reason.clone(),
             reason,
+            detail: None,
+        }
+    }
+
+    /// A wait for rules, with what each says about the Pod.
+    fn for_rules(rules: &[&RuleFacts], extra: Vec<String>) -> PodWait {
+        let names = rules.iter();
+        let names = names.map(|rule| messages::qualified_rule_name(&rule.object, &rule.rule));
+        let names: Vec<String> = names.chain(extra).collect();
+        let reason = names.join(" and for ");
+        PodWait {
+            kind: WaitGroupKind::Rule,
+            key: reason.clone(),
+            reason,
+            detail: match rules {
+                [rule] => Some(rule.reason.clone()),
+                _ => None,
+            },
         }
     }
 }
@@ -63,7 +83,9 @@ pub fn pod_wait(context: &WaitContext, observed: &ObservedPod) -> Option<PodWait
         ));
     }
     let has_operation = !stored_phases(pod).is_empty();
-    let is_to_go = context.stored.is_to_be_updated(pod);
+    let is_older = context.stored.is_older(pod);
+    let kept = context.stored.keep_reason(pod).filter(|_| is_older);
+    let is_to_go = is_older && kept.is_none();
     let rules = match has_operation || is_to_go {
         true => rules::rule_facts(observed, context.budgets, context.excluded, None),
         false => Vec::new(),
@@ -71,12 +93,16 @@ pub fn pod_wait(context: &WaitContext, observed: &ObservedPod) -> Option<PodWait
     if has_operation && pod.is_managed() {
         let operations =
             operations::operation_facts(observed, &rules, context.budgets, context.excluded);
-        return operations.first().map(operation_wait);
+        let operation = operations.first();
+        return operation.map(|operation| operation_wait(operation, &rules));
     }
     if let Some(reason) = unavailability(pod, cause) {
         return Some(PodWait::new(WaitGroupKind::Unavailable, reason));
     }
-    is_to_go.then(|| update_wait(context.stored, &rules))
+    match kept {
+        Some(reason) => Some(PodWait::new(WaitGroupKind::Older, reason)),
+        None => is_to_go.then(|| update_wait(&rules)),
+    }
 }
 
 fn termination_reason(pod: &Pod) -> String {
@@ -88,20 +114,26 @@ fn termination_reason(pod: &Pod) -> String {
     }
 }
 
-fn operation_wait(operation: &OperationFacts) -> PodWait {
+fn operation_wait(operation: &OperationFacts, rules: &[RuleFacts]) -> PodWait {
     let waits = &operation.waits_for;
-    let is_of_rule = |kind| matches!(kind, WaitKind::Rule | WaitKind::Turn);
-    let of_rules: Vec<_> = waits.iter().filter(|wait| is_of_rule(wait.on)).collect();
-    let join = |texts: Vec<&str>| texts.join("; and for ");
-    if !of_rules.is_empty() {
-        let names: Vec<&str> = of_rules.iter().map(|wait| wait.name.as_str()).collect();
-        return PodWait {
-            kind: WaitGroupKind::Rule,
-            key: names.join(" "),
-            reason: join(of_rules.iter().map(|wait| wait.text.as_str()).collect()),
-        };
+    let names = |kind| {
+        let of_kind = waits.iter().filter(move |wait| wait.on == kind);
+        of_kind.map(|wait| wait.name.as_str())
+    };
+    let is_awaited = |rule: &&RuleFacts| {
+        names(WaitKind::Rule).any(|name| name == format!("{}/{}", rule.object, rule.rule))
+    };
+    let awaited: Vec<&RuleFacts> = rules.iter().filter(is_awaited).collect();
+    let turns = names(WaitKind::Turn).filter_map(|name| name.split_once('/'));
+    let turns = turns.map(|(object, rule)| {
+        let rule = messages::qualified_rule_name(object, rule);
+        format!("their turn at {rule}")
+    });
+    let turns: Vec<String> = turns.collect();
+    if !awaited.is_empty() || !turns.is_empty() {
+        return PodWait::for_rules(&awaited, turns);
     }
-    let text = join(waits.iter().map(|wait| wait.text.as_str()).collect());
+    let texts: Vec<&str> = waits.iter().map(|wait| wait.text.as_str()).collect();
     let OperationFacts { id, phase, .. } = operation;
     // The text about a delay contains the time that is left.
     let key = waits.iter().map(|wait| match wait.on {
@@ -112,7 +144,11 @@ fn operation_wait(operation: &OperationFacts) -> PodWait {
     PodWait {
         kind: WaitGroupKind::Operation,
         key: format!("{id} {phase} {}", key.join(" ")),
-        reason: format!("operation {id} is in {phase}, and waits for {text}"),
+        reason: format!(
+            "operation {id} is in {phase}, and waits for {}",
+            texts.join("; and for ")
+        ),
+        detail: None,
     }
 }
 
@@ -137,26 +173,16 @@ fn unavailability(pod: &Pod, cause: Option<NotReadyCause>) -> Option<String> {
 
 /// The wait of a Pod that is of an older revision, and on which no operation has begun. Without a lifecycle, its
 /// controller deletes the Pod.
-fn update_wait(stored: &StoredWorkload, rules: &[RuleFacts]) -> PodWait {
-    if let Some(reason) = &stored.keeps_older {
-        return PodWait::new(WaitGroupKind::Older, reason.clone());
+fn update_wait(rules: &[RuleFacts]) -> PodWait {
+    match rules.iter().find(|rule| holds_deletion(rule)) {
+        Some(rule) => PodWait::for_rules(&[rule], Vec::new()),
+        None => PodWait::new(WaitGroupKind::Older, "no update of it has begun"),
     }
-    let mut rules = rules.iter();
-    let holding = rules.find(|rule| {
-        rule.verdict == RuleVerdict::Holds
-            && rule.stage == Stage::PreCheck.as_str()
-            && rule.kind == "availablePolicy"
-    });
-    match holding {
-        Some(rule) => PodWait {
-            kind: WaitGroupKind::Rule,
-            key: format!("{}/{}", rule.object, rule.rule),
-            reason: format!(
-                "{}: {}",
-                messages::qualified_rule_name(&rule.object, &rule.rule),
-                rule.reason
-            ),
-        },
-        None => PodWait::new(WaitGroupKind::Older, "their update has not begun"),
-    }
+}
+
+/// Whether a rule holds a deletion of the Pod.
+pub fn holds_deletion(rule: &RuleFacts) -> bool {
+    rule.verdict == RuleVerdict::Holds
+        && rule.stage == Stage::PreCheck.as_str()
+        && rule.kind == "availablePolicy"
 }
