@@ -12,6 +12,7 @@ pub mod inplace;
 pub(crate) mod interner;
 pub mod lifecycle;
 pub(crate) mod messages;
+pub(crate) mod not_ready;
 pub mod operationjob;
 pub(crate) mod ownership;
 pub(crate) mod pending_disruption;

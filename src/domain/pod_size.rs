@@ -148,7 +148,7 @@ fn container_bytes(container: &Container) -> usize {
 }
 
 fn container_status_bytes(status: &ContainerStatus) -> usize {
-    let waiting = status.waiting.as_ref();
+    let waiting = status.state.waiting.as_ref();
     size_of_val(status)
         + text_bytes([
             &*status.name,

@@ -172,7 +172,7 @@ async fn stuck_rollout_names_the_rule_and_the_pod() {
     set.image("app:2").await;
     let name = set.pod(0).await.name_any();
     let texts = [
-        "2 under way",
+        "0 under way, 2 wait",
         &name,
         "waits for rule hold of PodTransitionRule hold: block by label check policy",
     ];

@@ -87,7 +87,7 @@ impl Surroundings {
     }
 }
 
-fn read<T: DeserializeOwned>(object: Value) -> T {
+pub fn read<T: DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap()
 }
 
@@ -95,7 +95,7 @@ fn read<T: DeserializeOwned>(object: Value) -> T {
 /// says otherwise.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Shape {
+pub struct Shape {
     name: String,
     managed: bool,
     ready: bool,
@@ -154,7 +154,7 @@ fn label(short: &str, value: &str) -> (String, String) {
     (key, value)
 }
 
-fn pod(shape: &Shape) -> Arc<Pod> {
+pub fn pod(shape: &Shape) -> Arc<Pod> {
     let mut labels: BTreeMap<String, String> = [("app".to_owned(), "web".to_owned())].into();
     if shape.managed {
         labels.insert(keys::CONTROL.to_owned(), keys::CONTROL_VALUE.to_owned());
@@ -194,7 +194,7 @@ fn pod(shape: &Shape) -> Arc<Pod> {
 }
 
 /// Times of claims are written as ages, too.
-fn rule(mut rule: Value) -> RuleObject {
+pub fn rule(mut rule: Value) -> RuleObject {
     rule["metadata"]["namespace"] = json!("shop");
     rule["metadata"]["uid"] = rule["metadata"]["name"].clone();
     if let Some(claims) = rule.pointer_mut("/status/ledger/claims") {

@@ -6,6 +6,8 @@ mod explain_command;
 mod golden;
 mod golden_jobs;
 mod golden_services;
+mod golden_workloads;
 mod plugin;
 mod rules_without_effect;
 mod wait_events;
+mod workloads;

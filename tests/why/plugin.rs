@@ -207,9 +207,9 @@ async fn missing_objects_are_reported_with_the_remedy() {
         "{missing:?}"
     );
 
-    let kind = ask_plugin(bed, None, &["why", "deploy/web", "-n", namespace]).await;
+    let kind = ask_plugin(bed, None, &["why", "job/web", "-n", namespace]).await;
     assert_eq!(kind.code, Some(1), "{kind:?}");
-    assert!(kind.err.contains("write pod/NAME"), "{kind:?}");
+    assert!(kind.err.contains("accepts pod/NAME"), "{kind:?}");
 
     scope
         .pod(

@@ -9,12 +9,13 @@ use super::values::{FeatureGate, feature_gate, namespace, namespaced_name, webho
 
 mod reader;
 mod serve;
+mod why_subjects;
 
 pub use reader::{
-    BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, WhySubject,
-    parse,
+    BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, parse,
 };
 pub use serve::{LogFormat, ServeArgs};
+pub use why_subjects::{WhyKind, WhySubject};
 
 /// Availability rules for Pod operations, enforced at admission
 #[derive(Clone, Debug, Parser)]

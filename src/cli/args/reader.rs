@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{Cli, Command, FeatureArgs, namespace};
-use crate::api::keys;
 
 /// Name of the program under which kubectl finds its plugin `operating`.
 pub const PLUGIN: &str = "kubectl-operating";
@@ -14,20 +13,24 @@ pub const PLUGIN: &str = "kubectl-operating";
 /// The commands that only read.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ReadCommand {
-    /// Show why a Pod waits: its operations, the rules that cover it, which Pods use up their budgets, and
-    /// the next step; which targets of an OperationJob wait, and why; or what the traffic of a Service waits for
+    /// Show why Pods wait, and what rollouts, OperationJobs and the traffic of Services wait for
     ///
-    /// The command reads the Pod, the rules of its namespace with their status, the managed Pods and the
-    /// OperationJobs of the namespace and the controller of the Pod, and writes nothing. For a Pod of a
-    /// CollaSet, it also reads the PodDecorations of the namespace. The output names the objects that the user
-    /// may not read. If the user may delete the Pod, a dry-run DELETE shows what holds a deletion, and
-    /// whether it goes through the lifecycle (feature gate GraceDeleteWebhook).
+    /// For a Pod: its operations, the rules that cover it, which Pods use up their budgets, and the next step.
+    /// For a CollaSet, Deployment, StatefulSet, DaemonSet or ReplicaSet: what its rollout or scaling waits for,
+    /// the Pods grouped by what they wait for, and the rules and PodDisruptionBudgets that cover them. For an
+    /// OperationJob: which targets wait, and why. For a Service: what its traffic waits for.
     ///
-    /// If the Pod waits for the finalizer of a Service, the command also reads the Service and shows what its
-    /// report says about the Pod.
+    /// The command writes nothing and uses the rights of the user. The output names the objects that the user
+    /// may not read. For a Pod it reads the Pod, the rules of its namespace with their status, the managed Pods
+    /// and the OperationJobs of the namespace, and the controller of the Pod; for a Pod of a CollaSet also the
+    /// PodDecorations; and the Services whose finalizers the Pod waits for. If the user may delete the Pod, a
+    /// dry-run DELETE shows what holds a deletion, and whether it goes through the lifecycle (feature gate
+    /// GraceDeleteWebhook). For a workload it reads the workload, and the Pods, rules, OperationJobs and
+    /// PodDisruptionBudgets of the namespace; for a Deployment also its ReplicaSets. For an OperationJob it
+    /// reads only the job. For a Service it reads the Service and the managed Pods of the namespace.
     ///
-    /// For an OperationJob, the command reads only the job. For a Service, it reads the Service and the
-    /// managed Pods of the namespace.
+    /// Several objects are explained one after the other. With -o json, each is one line. The exit code is 1 if
+    /// one of them can't be explained; the others are shown before.
     Why(WhyArgs),
     /// List rules with their remaining budgets, the smallest first
     Budget(BudgetArgs),
@@ -58,7 +61,7 @@ pub enum Output {
     /// For people
     #[default]
     Text,
-    /// For programs; with --watch, each state is one line
+    /// For programs; with --watch, each state is one line, and so is each of several objects
     Json,
 }
 
@@ -79,17 +82,17 @@ pub struct FormatArgs {
 /// Flags of `why`.
 #[derive(Clone, Debug, Args)]
 pub struct WhyArgs {
-    /// The Pod, the OperationJob or the Service: pod/NAME, pod NAME or NAME; opj/NAME or opj NAME; svc/NAME or
-    /// svc NAME
-    #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
-    pub object: Vec<String>,
+    /// What to explain: KIND/NAME ..., KIND NAME ... or the NAME of a Pod. Kinds are pod, cls (CollaSet), deploy,
+    /// sts, ds, rs, opj (OperationJob) and svc, also in the long forms and with the group, as for kubectl
+    #[arg(required = true, value_name = "OBJECT")]
+    pub objects: Vec<String>,
     /// The API server that is read.
     #[command(flatten)]
     pub reader: ReaderArgs,
     /// How the result is printed.
     #[command(flatten)]
     pub format: FormatArgs,
-    /// Show every change until the object is deleted
+    /// Show every change until the object is deleted; for one object only
     #[arg(short, long, env = "OPERATING_WATCH")]
     pub watch: bool,
 }
@@ -135,54 +138,6 @@ pub struct ExplainArgs {
     /// How the result is printed.
     #[command(flatten)]
     pub format: FormatArgs,
-}
-
-/// The object that `why` explains, by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhySubject<'a> {
-    /// A Pod.
-    Pod(&'a str),
-    /// An OperationJob.
-    OperationJob(&'a str),
-    /// A Service.
-    Service(&'a str),
-}
-
-impl WhyArgs {
-    /// The object to explain. `kubectl get -o name` writes the kind with its group.
-    ///
-    /// # Errors
-    /// The expected form, if the user names another kind or no name.
-    pub fn subject(&self) -> Result<WhySubject<'_>, String> {
-        let (kind, name) = match &self.object[..] {
-            [kind, name] => (kind.as_str(), name.as_str()),
-            [argument] => argument.split_once('/').unwrap_or(("pod", argument)),
-            _ => ("pod", ""),
-        };
-        let plain_kind = match kind.split_once('.') {
-            Some((plain_kind, keys::GROUP)) => plain_kind,
-            _ => kind,
-        };
-        let (subject, form) = match plain_kind {
-            "operationjob" | "operationjobs" | "opj" => {
-                (WhySubject::OperationJob(name), "opj/NAME")
-            }
-            _ if ["pod", "pods", "po"].contains(&kind) => (WhySubject::Pod(name), "pod/NAME"),
-            _ if ["service", "services", "svc"].contains(&kind) => {
-                (WhySubject::Service(name), "svc/NAME")
-            }
-            _ => {
-                return Err(format!(
-                    "{kind} is not supported: operating why accepts only Pods, OperationJobs and Services; write pod/NAME, opj/NAME or svc/NAME"
-                ));
-            }
-        };
-        match name {
-            "" => Err(format!("the name is missing: write {form}")),
-            name if name.contains('/') => Err(format!("{name} is not a name: write {form}")),
-            _ => Ok(subject),
-        }
-    }
 }
 
 /// The command as kubectl starts it.

@@ -72,14 +72,15 @@ fn refusals_name_the_flag_and_the_remedy() {
     assert!(both.contains("cannot be used with"), "{both}");
 }
 
-/// The kind and the name of the object that `why` explains.
-fn why(args: &[&str]) -> Result<(&'static str, String), String> {
+/// The kinds and the names of the objects that `why` explains.
+fn why(args: &[&str]) -> Result<Vec<(WhyKind, String)>, String> {
     let all = ["operating", "why"].iter().chain(args);
     match Cli::try_parse_from(all).map_err(|e| e.to_string())?.command {
-        Command::Read(ReadCommand::Why(args)) => args.subject().map(|subject| match subject {
-            WhySubject::Pod(name) => ("Pod", name.to_owned()),
-            WhySubject::OperationJob(name) => ("OperationJob", name.to_owned()),
-            WhySubject::Service(name) => ("Service", name.to_owned()),
+        Command::Read(ReadCommand::Why(args)) => args.subjects().map(|subjects| {
+            let subjects = subjects.into_iter();
+            subjects
+                .map(|subject| (subject.kind, subject.name.to_owned()))
+                .collect()
         }),
         other => panic!("{other:?}"),
     }
@@ -87,46 +88,73 @@ fn why(args: &[&str]) -> Result<(&'static str, String), String> {
 
 #[test]
 fn objects_of_why_are_named_as_for_kubectl() {
-    for args in [
-        &["pod/web-1"][..],
-        &["pods/web-1"],
-        &["po/web-1"],
-        &["pod", "web-1"],
-        &["web-1"],
+    let web = |kind: WhyKind| vec![(kind, "web".to_owned())];
+    for (args, kind) in [
+        (&["pod/web"][..], WhyKind::Pod),
+        (&["pods/web"], WhyKind::Pod),
+        (&["Pod/web"], WhyKind::Pod),
+        (&["po/web"], WhyKind::Pod),
+        (&["pod", "web"], WhyKind::Pod),
+        (&["web"], WhyKind::Pod),
+        (&["opj/web"], WhyKind::OperationJob),
+        (&["operationjobs", "web"], WhyKind::OperationJob),
+        (
+            &["operationjob.apps.kusionstack.io/web"],
+            WhyKind::OperationJob,
+        ),
+        (&["svc/web"], WhyKind::Service),
+        (&["services", "web"], WhyKind::Service),
+        (&["cls/web"], WhyKind::CollaSet),
+        (&["collasets", "web"], WhyKind::CollaSet),
+        (&["collaset.apps.kusionstack.io/web"], WhyKind::CollaSet),
+        (
+            &["collasets.v1alpha1.apps.kusionstack.io", "web"],
+            WhyKind::CollaSet,
+        ),
+        (&["deploy/web"], WhyKind::Deployment),
+        (&["deployment.apps/web"], WhyKind::Deployment),
+        (&["deployments.v1.apps/web"], WhyKind::Deployment),
+        (&["sts/web"], WhyKind::StatefulSet),
+        (&["ds", "web"], WhyKind::DaemonSet),
+        (&["replicaset.apps/web"], WhyKind::ReplicaSet),
     ] {
-        assert_eq!(why(args).unwrap(), ("Pod", "web-1".to_owned()), "{args:?}");
-    }
-    for args in [
-        &["opj/web"][..],
-        &["operationjob/web"],
-        &["operationjobs", "web"],
-        &["operationjob.apps.kusionstack.io/web"],
-    ] {
-        let job = ("OperationJob", "web".to_owned());
-        assert_eq!(why(args).unwrap(), job, "{args:?}");
-    }
-    for args in [&["svc/web"][..], &["service/web"], &["services", "web"]] {
-        let service = ("Service", "web".to_owned());
-        assert_eq!(why(args).unwrap(), service, "{args:?}");
+        assert_eq!(why(args).unwrap(), web(kind), "{args:?}");
     }
     for (args, remedy) in [
-        (&["deploy/web"][..], "deploy is not supported"),
+        (&["job/web"][..], "job is not supported"),
         (
-            &["deploy", "web"],
-            "accepts only Pods, OperationJobs and Services; write pod/NAME, opj/NAME or svc/NAME",
+            &["job", "web"],
+            "operating why accepts pod/NAME, cls/NAME (CollaSet), deploy/NAME, sts/NAME",
         ),
         (&["pod.apps.kusionstack.io/web"], "is not supported"),
         (&["opj.example.com/web"], "is not supported"),
+        (&["deploy.extensions/web"], "is not supported"),
         (&["pod/"], "the name is missing: write pod/NAME"),
         (&["opj/"], "the name is missing: write opj/NAME"),
         (&["svc/"], "the name is missing: write svc/NAME"),
+        (&["deploy", ""], "the name is missing: write deploy/NAME"),
         (&["pod/a/b"], "a/b is not a name: write pod/NAME"),
-        (&["a", "b", "c"], "unexpected"),
+        (&["a", "b", "c"], "a is not supported"),
+        (&["pod/a", "b", "c"], "b has no kind"),
         (&[], "required"),
     ] {
         let error = why(args).unwrap_err();
         assert!(error.contains(remedy), "{args:?}: {error}");
     }
+}
+
+#[test]
+fn several_objects_of_why_are_explained_but_not_watched() {
+    let pod = |name: &str| (WhyKind::Pod, name.to_owned());
+    let both = vec![pod("a"), pod("b")];
+    assert_eq!(why(&["pod/a", "pod/b"]).unwrap(), both);
+    assert_eq!(why(&["pod", "a", "b"]).unwrap(), both);
+    let mixed = why(&["pod/a", "deploy/web"]).unwrap();
+    let web = (WhyKind::Deployment, "web".to_owned());
+    assert_eq!(mixed, vec![pod("a"), web]);
+    let error = why(&["pod/a", "pod/b", "--watch"]).unwrap_err();
+    assert!(error.contains("--watch follows one object"), "{error}");
+    assert!(why(&["pod/a", "--watch"]).is_ok());
 }
 
 #[test]

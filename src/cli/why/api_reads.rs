@@ -85,10 +85,10 @@ pub fn explain_failure(
     }
 }
 
-/// The message about a Pod that does not exist.
-pub fn no_such_pod(namespace: &str, name: &str) -> String {
+/// The message about an object that does not exist.
+pub fn no_such_object(kind: &str, plural: &str, namespace: &str, name: &str) -> String {
     format!(
-        "there is no Pod {name} in namespace {namespace}: see kubectl get pods -n {namespace}, or name another with -n"
+        "there is no {kind} {name} in namespace {namespace}: see kubectl get {plural} -n {namespace}, or name another with -n"
     )
 }
 
@@ -97,13 +97,6 @@ pub fn no_such_job(namespace: &str, name: &str) -> String {
     format!(
         "there is no OperationJob {name} in namespace {namespace}: a finished job is deleted after its \
          spec.TTLSecondsAfterFinished; see kubectl get operationjobs -n {namespace}, or name another with -n"
-    )
-}
-
-/// The message about a Service that does not exist.
-pub fn no_such_service(namespace: &str, name: &str) -> String {
-    format!(
-        "there is no Service {name} in namespace {namespace}: see kubectl get services -n {namespace}, or name another with -n"
     )
 }
 

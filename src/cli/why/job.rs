@@ -1,22 +1,17 @@
 //! `operating why opj/NAME`.
 
-use kube::Client;
 use kube::api::{Api, PartialObjectMeta};
 
+use super::Explaining;
 use super::collect::jobs::observe_job;
 use super::object::ExplainedObject;
 use super::{api_reads, follow_mode, job_tree};
 use crate::api::operationjob::OperationJob;
-use crate::cli::args::WhyArgs;
 use crate::domain::diagnosis::operationjob::diagnose_job;
 
 /// Explains an OperationJob, once or after each change until it is deleted.
-pub async fn explain_job(
-    args: &WhyArgs,
-    client: Client,
-    namespace: &str,
-    name: &str,
-) -> anyhow::Result<()> {
+pub async fn explain_job(explaining: &Explaining<'_>, name: &str) -> anyhow::Result<()> {
+    let (client, namespace) = (explaining.client(), explaining.namespace());
     let jobs: Api<PartialObjectMeta<OperationJob>> = Api::namespaced(client.clone(), namespace);
     let explained = ExplainedObject {
         title: format!("OperationJob {name}"),
@@ -26,6 +21,6 @@ pub async fn explain_job(
         render: job_tree::render_job,
         changes: follow_mode::watch_changes(jobs, Some(name)),
     };
-    let read = async || observe_job(&client, namespace, name).await;
-    explained.explain(args, read).await
+    let read = async || observe_job(client, namespace, name).await;
+    explained.explain(explaining, read).await
 }

@@ -13,6 +13,10 @@ mod service;
 pub mod service_tree;
 pub mod tree;
 mod tree_node;
+mod workload;
+pub mod workload_tree;
+
+use std::cell::Cell;
 
 use anyhow::Context as _;
 use futures::stream::SelectAll;
@@ -21,36 +25,89 @@ use kube::Client;
 use kube::api::{Api, PartialObjectMeta};
 use serde::Serialize;
 
-use super::args::{BudgetArgs, Output, WhyArgs, WhySubject};
+use super::args::{BudgetArgs, Output, WhyArgs, WhyKind, WhySubject};
 use super::{connect, output};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::diagnosis::facts::DryRunDeletion;
 use crate::domain::diagnosis::{ObservedPod, diagnose};
+use collect::namespace_reads::NamespaceReads;
 use follow_mode::FollowFrame;
 
-/// `operating why`.
-pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
-    let subject = args.subject().map_err(anyhow::Error::msg)?;
-    let (client, namespace) = connect::connect_reader(&args.reader).await?;
-    match subject {
-        WhySubject::Pod(name) => explain_pod(&args, client, &namespace, name).await,
-        WhySubject::OperationJob(name) => job::explain_job(&args, client, &namespace, name).await,
-        WhySubject::Service(name) => {
-            service::explain_service(&args, client, &namespace, name).await
-        }
+/// The flags, and what was read of the namespace for all objects that are explained.
+struct Explaining<'a> {
+    args: &'a WhyArgs,
+    reads: &'a NamespaceReads,
+    /// Whether several objects are explained. If so, each JSON document is on one line.
+    has_several: bool,
+    /// Whether an object has been printed.
+    has_printed: Cell<bool>,
+}
+
+impl Explaining<'_> {
+    fn client(&self) -> &Client {
+        &self.reads.client
+    }
+
+    fn namespace(&self) -> &str {
+        &self.reads.namespace
+    }
+
+    /// Prints the diagnosis of an object. An empty line separates it from the one before.
+    fn print(&self, text: &str) -> anyhow::Result<()> {
+        let is_text = self.args.format.output == Output::Text;
+        let separator = match self.has_printed.replace(true) && is_text {
+            true => "\n",
+            false => "",
+        };
+        output::write_stdout(&format!("{separator}{text}"))
     }
 }
 
-async fn explain_pod(
-    args: &WhyArgs,
-    client: Client,
-    namespace: &str,
-    name: &str,
+/// `operating why`.
+pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
+    let subjects = args.subjects().map_err(anyhow::Error::msg)?;
+    let (client, namespace) = connect::connect_reader(&args.reader).await?;
+    let explaining = Explaining {
+        args: &args,
+        reads: &NamespaceReads::new(&client, &namespace),
+        has_several: subjects.len() > 1,
+        has_printed: Cell::new(false),
+    };
+    let mut errors = Vec::new();
+    for subject in subjects {
+        match explain_subject(&explaining, subject).await {
+            Err(error) if explaining.has_several => errors.push(format!("{error:#}")),
+            explained => explained?,
+        }
+    }
+    // The objects that exist are shown first.
+    anyhow::ensure!(errors.is_empty(), "{}", errors.join("; "));
+    Ok(())
+}
+
+async fn explain_subject(
+    explaining: &Explaining<'_>,
+    WhySubject { kind, name }: WhySubject<'_>,
 ) -> anyhow::Result<()> {
-    let first = collect::observe_pod(&client, namespace, name).await?;
-    let first = first.with_context(|| api_reads::no_such_pod(namespace, name))?;
-    if !args.watch {
-        return output::write_stdout(&format_diagnosis(&first, args.format.output, false)?);
+    match kind {
+        WhyKind::Pod => explain_pod(explaining, name).await,
+        WhyKind::OperationJob => job::explain_job(explaining, name).await,
+        WhyKind::Service => service::explain_service(explaining, name).await,
+        WhyKind::CollaSet
+        | WhyKind::Deployment
+        | WhyKind::StatefulSet
+        | WhyKind::DaemonSet
+        | WhyKind::ReplicaSet => workload::explain_workload(explaining, kind, name).await,
+    }
+}
+
+async fn explain_pod(explaining: &Explaining<'_>, name: &str) -> anyhow::Result<()> {
+    let (client, namespace) = (explaining.client(), explaining.namespace());
+    let form = explaining.args.format.output;
+    let first = collect::observe_pod(explaining.reads, name).await?;
+    let first = first.with_context(|| api_reads::no_such_object("Pod", "pods", namespace, name))?;
+    if !explaining.args.watch {
+        return explaining.print(&format_diagnosis(&first, form, explaining.has_several)?);
     }
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), namespace);
     let rules: Api<PartialObjectMeta<PodTransitionRule>> =
@@ -61,12 +118,13 @@ async fn explain_pod(
     ]);
     let (uid, began) = (first.pod.metadata.uid.clone(), first.now);
     let observe = async || {
-        let observed = collect::observe_pod(&client, namespace, name).await?;
+        let reads = NamespaceReads::new(client, namespace);
+        let observed = collect::observe_pod(&reads, name).await?;
         let Some(mut observed) = observed.filter(|o| o.pod.metadata.uid == uid) else {
-            let text = format_gone(&format!("Pod {name}"), args.format.output)?;
+            let text = format_gone(&format!("Pod {name}"), form)?;
             return Ok(FollowFrame::final_frame(text));
         };
-        let text = format_diagnosis(&observed, args.format.output, true)?;
+        let text = format_diagnosis(&observed, form, true)?;
         observed.now = began; // a change of ages alone is not printed
         observed.context.dry_run_deletion = observed
             .context
@@ -74,7 +132,7 @@ async fn explain_pod(
             .map(DryRunDeletion::without_text);
         Ok(FollowFrame::open_frame(
             text,
-            format_diagnosis(&observed, args.format.output, true)?,
+            format_diagnosis(&observed, form, true)?,
         ))
     };
     follow_mode::follow_changes(changes, observe).await

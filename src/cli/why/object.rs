@@ -6,9 +6,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::follow_mode::{self, FollowFrame, WatchChange};
-use super::{format_gone, to_json_text};
-use crate::cli::args::{Output, WhyArgs};
-use crate::cli::output;
+use super::{Explaining, format_gone, to_json_text};
+use crate::cli::args::Output;
 
 /// What distinguishes the kinds of objects.
 pub struct ExplainedObject<'a, T, D> {
@@ -30,10 +29,10 @@ impl<T, D: Serialize> ExplainedObject<'static, T, D> {
     /// Reads the object and prints its diagnosis.
     pub async fn explain(
         self,
-        args: &WhyArgs,
+        explaining: &Explaining<'_>,
         read: impl AsyncFn() -> anyhow::Result<Option<T>>,
     ) -> anyhow::Result<()> {
-        let form = args.format.output;
+        let form = explaining.args.format.output;
         let first = read().await?;
         let first = first.with_context(|| self.missing.clone())?;
         let began = Timestamp::now();
@@ -44,8 +43,8 @@ impl<T, D: Serialize> ExplainedObject<'static, T, D> {
                 Output::Json => to_json_text(&diagnosis, line),
             }
         };
-        if !args.watch {
-            return output::write_stdout(&format(&first, began, false)?);
+        if !explaining.args.watch {
+            return explaining.print(&format(&first, began, explaining.has_several)?);
         }
         let observe = async || {
             let object = read().await?;

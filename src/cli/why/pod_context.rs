@@ -3,19 +3,18 @@
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, Pod as CorePod};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, Preconditions};
+use k8s_openapi::api::core::v1::Pod as CorePod;
+use kube::api::{Api, DeleteParams, PartialObjectMeta, Preconditions};
 use kube::core::Status;
 use kube::{Client, Error};
 use serde_json::Value;
 use tokio::time::timeout;
 
 use super::api_reads::{self, ReadNotes};
+use super::collect::namespace_reads::NamespaceReads;
 use crate::domain::diagnosis::PodContext;
 use crate::domain::diagnosis::facts::DryRunDeletion;
 use crate::domain::pod::Pod;
-use crate::domain::rules::conditions;
 
 /// Longer than the longest timeout of Operating's webhooks (10 s).
 const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -26,24 +25,19 @@ const MAX_DRY_RUNS: u32 = 5;
 /// The context of a Pod. `covered` is whether a rule selects the Pod.
 /// `deployment` is the name of the Deployment behind its controller.
 pub async fn observe_context(
-    client: &Client,
+    reads: &NamespaceReads,
     pod: &Pod,
     covered: bool,
     deployment: Option<&str>,
     notes: &mut ReadNotes,
 ) -> PodContext {
-    let namespace = pod.metadata.namespace.as_str();
+    let (client, namespace) = (&reads.client, pod.metadata.namespace.as_str());
     let mut context = PodContext {
-        excluded: exclusion_reason(client, namespace).await,
+        excluded: reads.exclusion_reason().await,
         ..PodContext::default()
     };
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), namespace);
-    let params = ListParams::default();
-    let listed = budgets.list(&params);
-    match api_reads::call_with_timeout("list", "poddisruptionbudgets", Some(namespace), listed)
-        .await
-    {
-        Ok(listed) => context.disruption_budgets = listed.items,
+    match reads.disruption_budgets().await {
+        Ok(listed) => context.disruption_budgets = listed,
         Err(e) => notes.add(
             "whether a PodDisruptionBudget holds evictions is not checked",
             &e,
@@ -75,16 +69,6 @@ fn is_recreate(deployment: &Deployment) -> bool {
     let spec = deployment.spec.as_ref();
     let strategy = spec.and_then(|spec| spec.strategy.as_ref());
     strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("Recreate"))
-}
-
-/// Why the namespace is excluded. `None` also if the user may not read the namespace. Such users see the reason in the
-/// conditions of the rules.
-async fn exclusion_reason(client: &Client, namespace: &str) -> Option<String> {
-    let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
-    let read = namespaces.get_metadata_opt(namespace);
-    let found = api_reads::call_with_timeout("get", "namespaces", Some(namespace), read).await;
-    let labels = found.ok().flatten().and_then(|n| n.metadata.labels);
-    conditions::exclusion_reason(namespace, labels.as_ref(), None)
 }
 
 /// Message of the condition `PodScheduled` of a Pod, if the condition is False.

@@ -7,8 +7,8 @@ use super::service_tree;
 use super::tree_node::TreeNode;
 use crate::domain::diagnosis::deletion_path;
 use crate::domain::diagnosis::facts::{
-    BudgetFacts, DecorationFacts, DecorationVerdict, Diagnosis, DryRunDeletion, OperationFacts,
-    OwnerFacts, PodJobFacts, RuleFacts, RuleVerdict, WaitKind,
+    BudgetFacts, DecorationFacts, DecorationVerdict, Diagnosis, DisruptionBudgetFacts,
+    DryRunDeletion, OperationFacts, OwnerFacts, PodJobFacts, RuleFacts, RuleVerdict, WaitKind,
 };
 use crate::domain::messages;
 use crate::domain::rules::Stage;
@@ -31,17 +31,7 @@ pub fn render_diagnosis(all: &Diagnosis, now: Timestamp) -> String {
             .iter()
             .map(|r| rule_node(r, all.operations.is_empty(), now)),
     );
-    tree.extend(all.disruption_budgets.iter().map(|budget| {
-        let effect = if budget.holds {
-            "holds evictions"
-        } else {
-            "lets evictions pass"
-        };
-        TreeNode::new(
-            format!("PodDisruptionBudget {} {effect}", budget.name),
-            [TreeNode::leaf(&budget.reason)],
-        )
-    }));
+    tree.extend(all.disruption_budgets.iter().map(disruption_budget_node));
     tree.extend(all.deletion.as_ref().map(deletion_node));
     tree.extend(all.claims.iter().map(|claim| {
         let age = messages::format_ago(claim.since, now);
@@ -94,6 +84,19 @@ fn pod_node(all: &Diagnosis, now: Timestamp) -> TreeNode {
     TreeNode::new(
         format!("Pod {}/{}: {}", pod.namespace, pod.name, states.join(", ")),
         below,
+    )
+}
+
+/// A PodDisruptionBudget, and whether it holds evictions.
+pub(super) fn disruption_budget_node(budget: &DisruptionBudgetFacts) -> TreeNode {
+    let effect = if budget.holds {
+        "holds evictions"
+    } else {
+        "lets evictions pass"
+    };
+    TreeNode::new(
+        format!("PodDisruptionBudget {} {effect}", budget.name),
+        [TreeNode::leaf(&budget.reason)],
     )
 }
 
@@ -249,7 +252,7 @@ fn rule_node(rule: &RuleFacts, idle: bool, now: Timestamp) -> TreeNode {
 
 /// The reason, the numbers if the reason does not contain them, the Pods that use the budget, and those that wait for
 /// it.
-fn budget_nodes(budget: &BudgetFacts, reason: &str, now: Timestamp) -> Vec<TreeNode> {
+pub(super) fn budget_nodes(budget: &BudgetFacts, reason: &str, now: Timestamp) -> Vec<TreeNode> {
     let figures =
         messages::budget_figures(budget.used, budget.expected, budget.limit, budget.minimum);
     let mut below = Vec::new();

@@ -17,6 +17,7 @@
 //! | `stamps` | the times in objects and labels |
 //! | `budget` | the gauges of rule objects, the tightest first |
 //! | `wait_notices` | which waits cause an Event |
+//! | `workload` | what the rollout or the scaling of a workload waits for |
 
 pub(crate) mod budget;
 mod decoration_stays;
@@ -40,6 +41,7 @@ mod summary;
 mod tests;
 pub mod traffic;
 pub(crate) mod wait_notices;
+pub mod workload;
 
 use std::sync::Arc;
 
@@ -51,9 +53,11 @@ pub use facts::Diagnosis;
 use facts::{ClaimFacts, PodFacts};
 pub use owner::may_be_bounded;
 pub use pod_context::PodContext;
+use rules::BudgetTable;
 use stamps::{parse_stamp, parse_time};
 
 use super::lifecycle::{LifecycleWrite, Phase, min_ready, restarts, stored_phases};
+use super::not_ready::NotReadyCause;
 use super::pod::Pod;
 use super::rules::RuleSet;
 use super::rules::conditions::{self, rollouts_held};
@@ -193,7 +197,8 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
     let unenforced = unenforced_reason(observed);
     let excluded = unenforced.as_ref().filter(|u| u.excluded);
     let excluded = excluded.map(|u| u.reason.as_str());
-    let rules = rules::rule_facts(observed, excluded, None);
+    let budgets = BudgetTable::default();
+    let rules = rules::rule_facts(observed, &budgets, excluded, None);
     let mut diagnosis = Diagnosis {
         summary: String::new(),
         pod: pod_facts(&observed.pod, observed.context.unscheduled.as_deref()),
@@ -216,7 +221,8 @@ pub fn diagnose(observed: &ObservedPod) -> Diagnosis {
         next: Vec::new(),
         notes: observed.notes.clone(),
     };
-    diagnosis.operations = operations::operation_facts(observed, &diagnosis.rules, excluded);
+    diagnosis.operations =
+        operations::operation_facts(observed, &diagnosis.rules, &budgets, excluded);
     diagnosis.decorations = decorations::decoration_facts(observed, &diagnosis.operations);
     if let Some(unenforced) = &unenforced {
         rules::mark_unenforced(&mut diagnosis.rules, &unenforced.reason);
@@ -274,26 +280,29 @@ fn pod_facts(pod: &Pod, unscheduled: Option<&str>) -> PodFacts {
 
 /// Why a Pod does not serve. `None` if it serves, or will serve in a moment.
 ///
-/// If the Pod may serve but has not started, the cause is the scheduler or the kubelet. The readiness gate of the
-/// lifecycle only follows them.
+/// A cause of the scheduler or the kubelet comes first. The readiness gate of the lifecycle only follows them.
 fn out_of_service_reason(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
     if pod.is_available() || !pod.is_managed() {
         return None;
     }
-    let obstacle = LifecycleWrite::from_write(Some(pod), pod, 0).service_label_obstacle();
-    let is_to_serve = !pod.is_terminating()
-        && !pod.is_finished()
-        && pod.label(keys::STAY_OFFLINE).is_none()
-        && stored_phases(pod)
-            .values()
-            .all(|phase| matches!(phase, Phase::Idle | Phase::PreCheck));
-    let restarted = restarts::pending_restarts(pod).is_none();
-    if is_to_serve
-        && restarted
-        && let Some(cause) = pod_context::not_running_cause(pod, unscheduled)
-    {
-        return Some(cause);
+    let cause = NotReadyCause::of_pod(pod);
+    let describe = |cause: NotReadyCause| cause.describe(pod, unscheduled);
+    let is_gone = pod.is_terminating() || pod.is_finished();
+    let operation = operation_off_traffic(pod).filter(|_| !is_gone);
+    if let Some((id, phase)) = &operation {
+        let operation = format!("operation {id} keeps it off traffic ({})", phase.name());
+        return Some(match cause.filter(NotReadyCause::is_stuck) {
+            Some(cause) => format!("{}; {operation}", describe(cause)),
+            None => operation,
+        });
     }
+    let is_to_serve = !is_gone
+        && pod.label(keys::STAY_OFFLINE).is_none()
+        && restarts::pending_restarts(pod).is_none();
+    if let Some(cause) = cause.filter(|_| is_to_serve) {
+        return Some(describe(cause));
+    }
+    let obstacle = LifecycleWrite::from_write(Some(pod), pod, 0).service_label_obstacle();
     if let Some(obstacle) = obstacle {
         return Some(obstacle.into_owned());
     }
@@ -305,6 +314,12 @@ fn out_of_service_reason(pod: &Pod, unscheduled: Option<&str>) -> Option<String>
         _ => "the controller has yet to label it podopslifecycle.kusionstack.io/service-available"
             .to_owned(),
     })
+}
+
+/// The first operation that keeps a Pod off traffic.
+fn operation_off_traffic(pod: &Pod) -> Option<(String, Phase)> {
+    let mut phases = stored_phases(pod).into_iter();
+    phases.find(|(_, phase)| !matches!(phase, Phase::Idle | Phase::PreCheck))
 }
 
 /// When the condition Ready changed last. If the kubelet has not reported it, this is the creation time of the Pod.

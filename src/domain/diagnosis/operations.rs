@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::facts::{OperationFacts, OperationWait, RuleFacts, RuleVerdict, WaitKind};
 use super::operationjob::stored::job_name;
+use super::rules::BudgetTable;
 use super::{ObservedPod, PodController, deletion_path, owner, parse_stamp, pod_jobs, rules};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
@@ -26,13 +27,15 @@ const SECOND: u64 = 1_000_000_000;
 pub fn operation_facts(
     observed: &ObservedPod,
     rules: &[RuleFacts],
+    budgets: &BudgetTable,
     excluded: Option<&str>,
 ) -> Vec<OperationFacts> {
     let phases = stored_phases(&observed.pod);
     let has_several = phases.len() > 1;
     let phases = phases.into_iter().map(|(id, phase)| {
         // An endpoint answers for each operation separately.
-        let own_rules = has_several.then(|| rules::rule_facts(observed, excluded, Some(&id)));
+        let own_rules =
+            has_several.then(|| rules::rule_facts(observed, budgets, excluded, Some(&id)));
         operation_fact(observed, own_rules.as_deref().unwrap_or(rules), id, phase)
     });
     phases.collect()
@@ -349,7 +352,7 @@ fn wait_from_obstacle(obstacle: ServiceObstacle) -> OperationWait {
         ServiceObstacle::Operation(id, _) => new_wait(WaitKind::Operation, id, text),
         ServiceObstacle::StayOffline => new_wait(WaitKind::User, keys::STAY_OFFLINE, text),
         ServiceObstacle::Restart(_) => new_wait(WaitKind::Kubelet, keys::AWAITS_RESTART, text),
-        ServiceObstacle::Unnoticed | ServiceObstacle::NotReady => {
+        ServiceObstacle::Unnoticed | ServiceObstacle::NotReady(_) => {
             new_wait(WaitKind::Kubelet, "Ready", text)
         }
         ServiceObstacle::Gate => new_wait(WaitKind::Controller, keys::SERVICE_READY, text),

@@ -107,14 +107,14 @@ pub(super) fn updated_revision(set: &CollaSet) -> Option<&str> {
 }
 
 /// The position of a rollout in its steps.
-struct RolloutPosition {
-    text: String,
+pub(super) struct RolloutPosition {
+    pub(super) text: String,
     /// Whether the rollout is at a pause, so that no further Pod is updated.
-    pauses: bool,
+    pub(super) pauses: bool,
 }
 
 /// The text about a rollout that was aborted or is at a step. The status of the set has more details.
-fn describe_steps(set: &CollaSet) -> Option<RolloutPosition> {
+pub(super) fn describe_steps(set: &CollaSet) -> Option<RolloutPosition> {
     let status = set.status.as_ref()?;
     let rollout = status.rollout.as_ref()?;
     if rollout.aborted {
@@ -154,7 +154,7 @@ const REFUSAL_REASONS: [&str; 5] = [
 ];
 
 /// Refused writes of a set, each reason and each message once, and the message of the condition `Stalled`.
-fn collaset_problems(set: &CollaSet) -> Vec<String> {
+pub(super) fn collaset_problems(set: &CollaSet) -> Vec<String> {
     let conditions = set.status.iter().flat_map(|status| &status.conditions);
     let mut reported: Vec<(&str, &str)> = Vec::new();
     let problems = conditions.filter_map(|c| {

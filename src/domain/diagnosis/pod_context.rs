@@ -7,7 +7,6 @@ use super::facts::{DisruptionBudgetFacts, DryRunDeletion};
 use super::traffic::AwaitedEmployer;
 use crate::api::poddecoration::PodDecoration;
 use crate::api::selector::Selector;
-use crate::domain::messages;
 use crate::domain::pod::Pod;
 
 /// The context of a Pod. Each field may be missing, because it is read with the rights of the user.
@@ -27,45 +26,6 @@ pub struct PodContext {
     pub dry_run_deletion: Option<DryRunDeletion>,
     /// Name of the Deployment behind the Pod's ReplicaSet, if its strategy is `Recreate`.
     pub recreate: Option<String>,
-}
-
-/// Why the scheduler or the kubelet has not started the Pod, as a clause. `None` if no cause is known.
-pub fn not_running_cause(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
-    if pod.is_ready() {
-        return None;
-    }
-    if pod.condition("PodScheduled") == Some(false) {
-        return Some(match unscheduled.filter(|message| !message.is_empty()) {
-            Some(message) => {
-                let pvc_names = messages::append_pvc_names(message, &pod.spec.pvcs);
-                format!("it is not scheduled to a node: {message}{pvc_names}")
-            }
-            None => "it is not scheduled to a node".to_owned(),
-        });
-    }
-    let status = &pod.status;
-    let statuses = || {
-        status
-            .init_container_statuses
-            .iter()
-            .chain(&status.container_statuses)
-    };
-    // A container that waits for an init container has the reason `PodInitializing`. The init container has the cause.
-    let waiting = statuses().find_map(|container| {
-        let waiting = container.waiting.as_ref()?;
-        let has_cause = !waiting.reason.is_empty() && waiting.reason != "PodInitializing";
-        has_cause.then_some((&container.name, waiting))
-    });
-    if let Some((name, waiting)) = waiting {
-        let reason = &waiting.reason;
-        return Some(match waiting.message.as_str() {
-            "" => format!("container {name} waits: {reason}"),
-            message => format!("container {name} waits: {reason}: {message}"),
-        });
-    }
-    let mut containers = status.container_statuses.iter();
-    let unready = containers.find(|container| !container.ready)?;
-    Some(format!("container {} is not ready", unready.name))
 }
 
 /// The PodDisruptionBudgets that select a Pod, and whether each allows an eviction of the Pod now.
@@ -191,27 +151,5 @@ mod tests {
         assert!(holds(stale, &up));
         let two = disruption_budget_facts(&[budget(1, 3, None), budget(1, 3, None)], &up);
         assert!(two.iter().all(|facts| facts.holds));
-    }
-
-    #[test]
-    fn cause_of_pod_not_running_is_named() {
-        let unscheduled = pod(
-            false,
-            json!({ "conditions": [{ "type": "PodScheduled", "status": "False" }] }),
-        );
-        assert_eq!(
-            not_running_cause(&unscheduled, Some("0/3 nodes are available")).unwrap(),
-            "it is not scheduled to a node: 0/3 nodes are available"
-        );
-        let waiting = json!({ "containerStatuses": [
-            { "name": "main", "ready": false, "state": { "waiting": { "reason": "PodInitializing" } } },
-        ], "initContainerStatuses": [
-            { "name": "init", "state": { "waiting": { "reason": "ErrImagePull", "message": "no such image" } } },
-        ] });
-        assert_eq!(
-            not_running_cause(&pod(false, waiting), None).unwrap(),
-            "container init waits: ErrImagePull: no such image"
-        );
-        assert_eq!(not_running_cause(&pod(true, json!({})), None), None);
     }
 }

@@ -1,21 +1,24 @@
 //! The decision of each rule about taking the Pod away now, and the Pods that use its budget.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use jiff::Timestamp;
 
 use super::facts::{BudgetFacts, HolderFacts, RuleFacts, RuleVerdict};
 use super::{
-    ObservedPod, PodController, RuleObject, out_of_service_reason, parse_stamp, parse_time,
-    readiness_since,
+    ObservedPod, PodController, RuleObject, operation_off_traffic, out_of_service_reason,
+    parse_stamp, parse_time, readiness_since,
 };
 use crate::api::keys::{self, Family};
 use crate::api::podtransitionrule::{Kind, PodTransitionRuleStatus, Rule as Written};
 use crate::domain::budget_holders::order_holders;
 use crate::domain::collaset::deletes_its_pods;
 use crate::domain::inplace;
-use crate::domain::lifecycle::{Phase, is_held_offline, stored_phases};
+use crate::domain::lifecycle::is_held_offline;
 use crate::domain::messages;
+use crate::domain::not_ready::NotReadyCause;
 use crate::domain::pending_disruption::counts_as_available;
 use crate::domain::pod::{BRIEFLY_DOWN, Pod};
 use crate::domain::rules::budget::BindingMinimum;
@@ -32,10 +35,11 @@ const MAX_NAMES: usize = 3;
 /// the decisions are about this operation only.
 pub fn rule_facts(
     observed: &ObservedPod,
+    budgets: &BudgetTable,
     excluded: Option<&str>,
     operation: Option<&str>,
 ) -> Vec<RuleFacts> {
-    let mut facts = facts_of_objects(observed, operation);
+    let mut facts = facts_of_objects(observed, budgets, operation);
     if let Some(reason) = excluded {
         mark_unenforced(&mut facts, reason);
     }
@@ -50,7 +54,11 @@ pub fn mark_unenforced(facts: &mut [RuleFacts], reason: &str) {
     }
 }
 
-fn facts_of_objects(observed: &ObservedPod, operation: Option<&str>) -> Vec<RuleFacts> {
+fn facts_of_objects(
+    observed: &ObservedPod,
+    budgets: &BudgetTable,
+    operation: Option<&str>,
+) -> Vec<RuleFacts> {
     let pod = &observed.pod;
     let covering = observed.rules.iter().filter(|rule| rule.set.selects(pod));
     let mut facts = Vec::new();
@@ -73,7 +81,7 @@ fn facts_of_objects(observed: &ObservedPod, operation: Option<&str>) -> Vec<Rule
         let mut enabled = object.set.rules.iter();
         facts.extend(written.iter().map(|rule| {
             let compiled = (!rule.disabled).then(|| enabled.next()).flatten();
-            rule_fact(observed, object, rule, compiled, operation)
+            rule_fact(observed, (object, budgets), rule, compiled, operation)
         }));
     }
     facts
@@ -97,7 +105,7 @@ pub const UNREADABLE_LIMIT: &str = "it can't be evaluated: ";
 /// The facts of a rule. `written` is the rule in the spec, `compiled` is `None` if it is disabled.
 fn rule_fact(
     observed: &ObservedPod,
-    object: &RuleObject,
+    (object, budgets): (&RuleObject, &BudgetTable),
     written: &Written,
     compiled: Option<&CompiledRule>,
     operation: Option<&str>,
@@ -120,7 +128,8 @@ fn rule_fact(
     if let RuleKind::Availability(limits) = &rule.kind
         && let Some(status) = current_status(object)
     {
-        facts.budget = Some(budget_facts(observed, object, status, limits));
+        let shared = budgets.of_object(observed, object, status);
+        facts.budget = Some(budget_facts(observed, object, status, limits, &shared));
     }
     (facts.verdict, facts.reason) = if !rule_applies(object, rule, pod) {
         let matches = rule
@@ -399,22 +408,28 @@ fn budget_facts(
     object: &RuleObject,
     status: &PodTransitionRuleStatus,
     limits: &AvailabilityLimits,
+    shared: &SharedBudget,
 ) -> BudgetFacts {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let expected = count(status.expected_pods);
-    let counted_available = count_available_unclaimed(observed, object, status);
+    let uid = &observed.pod.metadata.uid;
+    let is_listed = observed.pods.iter().any(|pod| pod.metadata.uid == *uid);
+    // Without the Pod itself, the Pods could not be read. The status may be older than the Pods.
+    let counted_available = is_listed.then_some(shared.available);
     let (available, used) = match counted_available {
         Some(available) => (available, expected.saturating_sub(available)),
         None => (count(status.available_pods), count(status.unavailable_pods)),
     };
     let desired = limits.desired(expected);
-    let mut holders = budget_holders(observed, object, status);
+    let mut holders = shared.holders.clone();
     let unlisted = used.saturating_sub(u32::try_from(holders.len()).unwrap_or(u32::MAX));
     let omitted = holders.len().saturating_sub(MAX_HOLDERS);
     holders.truncate(MAX_HOLDERS);
-    let queue = budget_queue(observed, object);
-    let earlier_pods = precheck_since(&observed.pod).map(|own_place| {
-        let earlier_pods = queue.iter().filter(|(since, _)| *since < own_place);
+    let queue = &shared.queue;
+    let earlier_pods = precheck_since(&observed.pod).map(|(since, uid)| {
+        let earlier_pods = queue.iter().filter(|((other_since, other_uid), _)| {
+            (*other_since, other_uid.as_str()) < (since, uid)
+        });
         let mut earlier_pods: Vec<_> = earlier_pods.collect();
         earlier_pods.sort();
         earlier_pods
@@ -443,34 +458,59 @@ fn budget_facts(
         before: earlier_pods
             .as_ref()
             .map(|earlier| u32::try_from(earlier.len()).unwrap_or(u32::MAX)),
-        behind: earlier_pods
-            .and_then(|earlier| earlier.first().map(|(_, name)| (*name).to_owned())),
+        behind: earlier_pods.and_then(|earlier| earlier.first().map(|(_, name)| name.clone())),
     }
 }
 
-/// Number of selected Pods that are available and have no claim. `None` if the Pods could not be read. The status may
-/// be older than the Pods.
+/// What the budget of a rule object is to all Pods that it selects.
+struct SharedBudget {
+    /// Number of selected Pods that are available and have no claim.
+    available: u32,
+    holders: Vec<HolderFacts>,
+    queue: Vec<QueuedPod>,
+}
+
+/// Since when a Pod waits and its UID, which are the order of the queue, and its name.
+type QueuedPod = ((Option<Timestamp>, String), String);
+
+/// The budgets of rule objects by their names. Each is computed once for all Pods of a namespace.
+#[derive(Default)]
+pub struct BudgetTable(RefCell<HashMap<String, Rc<SharedBudget>>>);
+
+impl BudgetTable {
+    fn of_object(
+        &self,
+        observed: &ObservedPod,
+        object: &RuleObject,
+        status: &PodTransitionRuleStatus,
+    ) -> Rc<SharedBudget> {
+        let mut budgets = self.0.borrow_mut();
+        let budget = budgets.entry(object.set.name.clone()).or_insert_with(|| {
+            Rc::new(SharedBudget {
+                available: count_available_unclaimed(observed, object, status),
+                holders: budget_holders(observed, object, status),
+                queue: budget_queue(observed, object),
+            })
+        });
+        Rc::clone(budget)
+    }
+}
+
 fn count_available_unclaimed(
     observed: &ObservedPod,
     object: &RuleObject,
     status: &PodTransitionRuleStatus,
-) -> Option<u32> {
-    let uid = &observed.pod.metadata.uid;
-    observed.pods.iter().find(|pod| pod.metadata.uid == *uid)?;
+) -> u32 {
     let claims = status.ledger.iter().flat_map(|ledger| &ledger.claims);
     let claimed: HashSet<&str> = claims.map(|claim| claim.pod_uid.as_str()).collect();
     let pods = observed.pods.iter().filter(|pod| {
         object.set.selects(pod) && counts_as_available(pod) && !claimed.contains(&*pod.metadata.uid)
     });
-    u32::try_from(pods.count()).ok()
+    u32::try_from(pods.count()).unwrap_or(u32::MAX)
 }
 
-/// Available Pods that wait in PreCheck only for the budget of this object: since when they wait, their UID and their
-/// name.
-fn budget_queue<'a>(
-    observed: &'a ObservedPod,
-    object: &RuleObject,
-) -> Vec<((Option<Timestamp>, &'a str), &'a str)> {
+/// Available Pods that wait in PreCheck only for the budget of this object.
+fn budget_queue(observed: &ObservedPod, object: &RuleObject) -> Vec<QueuedPod> {
     let verdicts = EndpointVerdicts::from_status(&object.object, &object.set);
     let is_rejected = |pod: &Pod| {
         let waiting = stage_candidates(Stage::PreCheck, pod);
@@ -485,7 +525,7 @@ fn budget_queue<'a>(
     let waiting = pods.filter_map(|pod| Some((pod, precheck_since(pod)?)));
     waiting
         .filter(|(pod, _)| !is_rejected(pod))
-        .map(|(pod, since)| (since, pod.metadata.name.as_str()))
+        .map(|(pod, (since, uid))| ((since, uid.to_owned()), pod.metadata.name.clone()))
         .collect()
 }
 
@@ -536,12 +576,11 @@ fn budget_holders(
 /// Since when a Pod is unavailable, and the cause: the operation on it, if there is one. `None` if it is available.
 fn unavailability(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
     let obstacle = out_of_service_reason(pod, None)?;
-    let in_flight = stored_phases(pod)
-        .into_iter()
-        .find(|(_, phase)| *phase != Phase::PreCheck);
+    let in_flight = operation_off_traffic(pod);
+    let is_stuck = NotReadyCause::of_pod(pod).is_some_and(|cause| cause.is_stuck());
     let because = match &in_flight {
-        Some((id, phase)) => format!("operation {id} is in {phase:?}"),
-        None => obstacle,
+        Some((id, phase)) if !is_stuck => format!("operation {id} is in {phase:?}"),
+        _ => obstacle,
     };
     // Until the kubelet has followed, its condition Ready is older than the operation.
     let granted =

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::{ExpectedFinalizers, Phase, restarts, stored_phases};
 use crate::api::keys;
+use crate::domain::not_ready::NotReadyCause;
 use crate::domain::pod::Pod;
 
 /// A cause that keeps a Pod out of service. `Display` writes what can follow the words `waits for`.
@@ -20,8 +21,8 @@ pub enum ServiceObstacle {
     Unnoticed,
     /// The condition `service-ready` is not True yet.
     Gate,
-    /// The kubelet does not report the Pod Ready.
-    NotReady,
+    /// The kubelet does not report the Pod Ready, and the cause in a clause, if it is known.
+    NotReady(Option<String>),
     /// A finalizer that a cooperator has yet to add: its key in the annotation `available-conditions`, and the
     /// finalizer.
     Finalizer(String, String),
@@ -49,7 +50,10 @@ impl fmt::Display for ServiceObstacle {
                 "the lifecycle controller, to set the condition {} to True",
                 keys::SERVICE_READY
             ),
-            ServiceObstacle::NotReady => f.write_str("the kubelet, to report the Pod Ready"),
+            ServiceObstacle::NotReady(None) => f.write_str("the kubelet, to report the Pod Ready"),
+            ServiceObstacle::NotReady(Some(cause)) => {
+                write!(f, "the kubelet, to report the Pod Ready: {cause}")
+            }
             ServiceObstacle::Finalizer(key, finalizer) => write!(
                 f,
                 "finalizer {finalizer} of {key}, to be added once traffic is on"
@@ -78,15 +82,19 @@ pub fn service_obstacles(pod: &Pod, own_ids: &[&str]) -> Vec<ServiceObstacle> {
     if pod.label(keys::STAY_OFFLINE).is_some() {
         return vec![ServiceObstacle::StayOffline];
     }
+    let cause = NotReadyCause::of_pod(pod);
     if let Some(restarts) = restarts::describe_pending(pod) {
         obstacles.push(ServiceObstacle::Restart(restarts));
+    } else if let Some(stuck) = cause.filter(NotReadyCause::is_stuck) {
+        obstacles.push(ServiceObstacle::NotReady(Some(stuck.describe(pod, None))));
     } else if pod.has_service_ready_gate() && pod.condition(keys::SERVICE_READY) != Some(true) {
         obstacles.push(match pod.is_ready() {
             true => ServiceObstacle::Unnoticed,
             false => ServiceObstacle::Gate,
         });
     } else if !pod.is_ready() {
-        obstacles.push(ServiceObstacle::NotReady);
+        let cause = cause.map(|cause| cause.describe(pod, None));
+        obstacles.push(ServiceObstacle::NotReady(cause));
     }
     obstacles.extend(missing_cooperator_finalizers(pod));
     obstacles

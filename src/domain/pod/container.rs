@@ -1,5 +1,6 @@
 //! The containers of a Pod and their statuses.
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use super::parse;
@@ -72,9 +73,21 @@ pub struct ContainerStatus {
     pub ready: bool,
     /// The resources that are in force.
     pub resources: Resources,
+    /// Whether the container runs, or why it waits.
+    #[serde(deserialize_with = "container_state")]
+    pub state: ContainerState,
+    /// Exit code of the run before the present one, from `lastState.terminated`.
+    #[serde(rename = "lastState", deserialize_with = "exit_code")]
+    pub last_exit_code: Option<i32>,
+}
+
+/// `state` of a container status. A container that neither waits nor runs has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerState {
     /// Why the container does not run, from `state.waiting`.
-    #[serde(rename = "state", deserialize_with = "waiting_state")]
     pub waiting: Option<Box<WaitingState>>,
+    /// Whether the container runs.
+    pub is_running: bool,
 }
 
 /// The resources of a container that can be resized. Each is a digest of its request and limit; both are 0 if not
@@ -142,17 +155,39 @@ impl WaitingState {
     }
 }
 
-fn waiting_state<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<WaitingState>>, D::Error> {
+fn container_state<'de, D: Deserializer<'de>>(d: D) -> Result<ContainerState, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct State {
         waiting: Option<Box<WaitingState>>,
+        running: Option<IgnoredAny>,
     }
-    let mut waiting = parse::null_as_default::<_, State>(d)?.waiting;
+    let State {
+        mut waiting,
+        running,
+    } = parse::null_as_default(d)?;
     if let Some(waiting) = &mut waiting {
         waiting.message = parse::truncate_message(std::mem::take(&mut waiting.message));
     }
-    Ok(waiting)
+    Ok(ContainerState {
+        waiting,
+        is_running: running.is_some(),
+    })
+}
+
+fn exit_code<'de, D: Deserializer<'de>>(d: D) -> Result<Option<i32>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct LastState {
+        terminated: Option<Terminated>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Terminated {
+        exit_code: i32,
+    }
+    let last: LastState = parse::null_as_default(d)?;
+    Ok(last.terminated.map(|terminated| terminated.exit_code))
 }
 
 /// Values of `state.waiting.reason` that say that a container cannot run as the Pod describes it. The kubelet sets them

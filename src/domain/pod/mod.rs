@@ -18,7 +18,8 @@ use crate::api::keys;
 #[cfg(test)]
 use container::BROKEN_REASONS;
 pub use container::{
-    Container, ContainerPort, ContainerStatus, ResizePolicy, Resources, WaitingState,
+    Container, ContainerPort, ContainerState, ContainerStatus, ResizePolicy, Resources,
+    WaitingState,
 };
 
 /// Type of the condition of a Pod whose resize the kubelet has not begun: the resize is deferred, or infeasible on its
@@ -181,10 +182,11 @@ pub struct PodCondition {
     pub status: String,
     /// RFC 3339: when `status` changed last.
     pub last_transition_time: Option<String>,
-    /// The reason, in one word. It is kept only for a pending resize (`Deferred` or `Infeasible`) and for a Pod without
-    /// a node (`Unschedulable`).
+    /// The reason, in one word. It is kept only for a pending resize (`Deferred` or `Infeasible`), for a Pod without a
+    /// node (`Unschedulable`), and for a Pod that is not Ready (`ContainersNotReady`).
     pub reason: String,
-    /// The reason, in a sentence of at most 200 bytes. It is kept only for a Pod without a node.
+    /// The reason, in a sentence of at most 200 bytes. It is kept only for a Pod without a node, and for a Pod that is
+    /// not Ready because of its readiness gates.
     pub message: Option<Box<str>>,
     /// The generation that the condition describes. 0 if absent.
     pub observed_generation: i64,
@@ -267,7 +269,7 @@ impl Pod {
             .chain(&self.status.init_container_statuses);
         !self.is_ready()
             && (self.status.phase == "Pending"
-                || statuses.any(|s| s.waiting.as_ref().is_some_and(|w| w.is_broken())))
+                || statuses.any(|s| s.state.waiting.as_ref().is_some_and(|w| w.is_broken())))
     }
 
     /// When the API server created the Pod, in whole seconds of the API server's clock.

@@ -11,6 +11,8 @@ use crate::domain::interner::Shared;
 
 /// Largest length of a kept message in bytes. If an image is missing, each of thousands of Pods has such a message.
 pub(super) const MESSAGE_LIMIT: usize = 200;
+/// Reason of the condition `Ready` if only readiness gates keep the Pod from being Ready (`pkg/kubelet/status/generate.go`).
+const READINESS_GATES_NOT_READY: &str = "ReadinessGatesNotReady";
 /// The last character of a message that was cut.
 const ELLIPSIS: char = '…';
 
@@ -177,14 +179,20 @@ pub(super) fn known_conditions<'de, D: Deserializer<'de>>(
         )
     });
     let has_reason = |c: &PodCondition| {
-        c.type_ == RESIZE_PENDING || c.type_ == "PodScheduled" && c.status != "True"
+        c.type_ == RESIZE_PENDING
+            || matches!(c.type_.as_str(), "PodScheduled" | "Ready") && c.status != "True"
+    };
+    let has_message = |c: &PodCondition| {
+        c.status != "True"
+            && (c.type_ == "PodScheduled"
+                || c.type_ == "Ready" && c.reason == READINESS_GATES_NOT_READY)
     };
     for condition in &mut conditions {
         if !has_reason(condition) {
             condition.reason = String::new();
         }
         let message = condition.message.take();
-        if condition.type_ == "PodScheduled" && condition.status != "True" {
+        if has_message(condition) {
             condition.message = message.map(|text| truncate_message(text.into()).into());
         }
     }

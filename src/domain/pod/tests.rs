@@ -157,12 +157,17 @@ fn container_status_keeps_image_and_waiting_reason() {
     let running = read(json!({
         "name": "a", "imageID": "sha", "containerID": "run", "ready": true, "state": { "running": {} },
     }));
-    assert_eq!((running.image_id.as_str(), running.waiting), ("sha", None));
+    assert_eq!(
+        (running.image_id.as_str(), running.state.waiting),
+        ("sha", None)
+    );
     for none in [json!(null), json!({}), json!({ "waiting": null })] {
-        assert_eq!(read(json!({ "state": none })).waiting, None);
+        assert_eq!(read(json!({ "state": none })).state.waiting, None);
     }
     let waiting = json!({ "reason": "ErrImagePull", "message": "not found" });
-    let waiting = read(json!({ "state": { "waiting": waiting } })).waiting;
+    let waiting = read(json!({ "state": { "waiting": waiting } }))
+        .state
+        .waiting;
     let waiting = waiting.unwrap();
     assert_eq!(
         (waiting.reason.as_str(), waiting.message.as_str()),

@@ -4,37 +4,27 @@ use anyhow::Context as _;
 use kube::{Client, Error};
 use serde_json::Value;
 
+use super::namespace_reads::{NamespaceReads, OWN_API};
 use crate::api::operationjob::OperationJob;
 use crate::cli::why::api_reads::{self, ReadNotes};
 use crate::cluster::request_path::ResourcePath;
 use crate::domain::pod::Pod;
 
-/// Group and version of OperationJobs, as a path.
-const API: &str = "/apis/apps.kusionstack.io/v1alpha1";
 const PLURAL: &str = "operationjobs";
 
 /// The OperationJobs of the namespace of a Pod. A job names its Pods, not the other way round, so all are read. `None` if
 /// they can't be read, or if the Pod is not managed: no job operates on such a Pod.
 pub async fn observe_jobs(
-    client: &Client,
+    reads: &NamespaceReads,
     pod: &Pod,
     notes: &mut ReadNotes,
 ) -> Option<Vec<OperationJob>> {
     if !pod.is_managed() {
         return None;
     }
-    let namespace = pod.metadata.namespace.as_str();
-    let listed = async {
-        let path = ResourcePath::from_parts(API, namespace, PLURAL)?;
-        api_reads::list_all_pages(client, path.path(), None).await
-    };
-    match api_reads::call_with_timeout("list", PLURAL, Some(namespace), listed).await {
-        Ok(jobs) => Some(jobs),
-        Err(e) => {
-            notes.add("which OperationJobs operate on the Pod", &e);
-            None
-        }
-    }
+    let jobs = reads.jobs().await;
+    jobs.map_err(|e| notes.add("which OperationJobs operate on the Pod", &e))
+        .ok()
 }
 
 /// An OperationJob. `None` if there is none of this name.
@@ -46,7 +36,7 @@ pub async fn observe_job(
     namespace: &str,
     name: &str,
 ) -> anyhow::Result<Option<OperationJob>> {
-    let request = ResourcePath::from_parts(API, namespace, PLURAL)?.get(name)?;
+    let request = ResourcePath::from_parts(OWN_API, namespace, PLURAL)?.get(name)?;
     let read = async {
         match client.request::<Value>(request).await {
             Ok(job) => Ok(Some(job)),

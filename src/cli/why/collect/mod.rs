@@ -1,20 +1,22 @@
 //! Reads all that a diagnosis needs from the API server, with the rights of the user.
 
 pub mod jobs;
+pub mod namespace_reads;
 pub mod services;
+pub mod workloads;
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::{Client, Error};
 use serde::Deserialize;
 
+use self::namespace_reads::NamespaceReads;
 use super::api_reads::{self, ReadNotes};
 use super::pod_context;
 use crate::api::collaset::CollaSet;
-use crate::api::keys;
 use crate::api::poddecoration::PodDecoration;
 use crate::cluster::pod_requests;
 use crate::cluster::request_path::{self, ResourcePath};
@@ -28,10 +30,10 @@ use crate::domain::pod::{Owner, Pod};
 /// # Errors
 /// If the Pod or the rules can't be read. For anything else that can't be read there is a note.
 pub async fn observe_pod(
-    client: &Client,
-    namespace: &str,
+    reads: &NamespaceReads,
     name: &str,
 ) -> anyhow::Result<Option<ObservedPod>> {
+    let (client, namespace) = (&reads.client, &*reads.namespace);
     let raw = api_reads::call_with_timeout(
         "get",
         "pods",
@@ -44,18 +46,18 @@ pub async fn observe_pod(
     };
     let unscheduled = pod_context::unscheduled_message(&raw);
     let pod: Pod = serde_json::from_value(raw).context("the Pod can't be read")?;
-    let rules = api_reads::list_rules(client, Some(namespace)).await?;
+    let rules = reads.rules().await?;
     let covered = rules.iter().any(|rule| rule.set.selects(&pod));
     let mut notes = ReadNotes::default();
     let (controller, deployment) = observe_controller(client, &pod, &mut notes).await;
-    let decorations = observe_decorations(client, &pod, controller.as_ref(), &mut notes).await;
+    let decorations = observe_decorations(reads, controller.as_ref(), &mut notes).await;
     let bounded = matches!(&controller, Some(PodController::CollaSet(set)) if may_be_bounded(set, &pod)
         || may_wait_for_max_unavailable(set, &pod, decorations.as_deref().unwrap_or_default()));
-    let pods = observe_managed_pods(client, &pod, covered, bounded, &mut notes).await?;
-    let jobs = jobs::observe_jobs(client, &pod, &mut notes).await;
+    let pods = observe_managed_pods(reads, covered, bounded, &mut notes).await;
+    let jobs = jobs::observe_jobs(reads, &pod, &mut notes).await;
     let deployment = deployment.as_deref();
     let mut context =
-        pod_context::observe_context(client, &pod, covered, deployment, &mut notes).await;
+        pod_context::observe_context(reads, &pod, covered, deployment, &mut notes).await;
     context.unscheduled = unscheduled;
     context.decorations = decorations;
     context.employers = services::observe_awaited(client, &pod, &mut notes).await;
@@ -92,50 +94,38 @@ async fn observe_controller(
 
 /// The PodDecorations of the namespace, if a CollaSet controls the Pod. `None` if they can't be read.
 async fn observe_decorations(
-    client: &Client,
-    pod: &Pod,
+    reads: &NamespaceReads,
     controller: Option<&PodController>,
     notes: &mut ReadNotes,
 ) -> Option<Vec<PodDecoration>> {
     if !matches!(controller, Some(PodController::CollaSet(_))) {
         return None;
     }
-    let namespace = pod.metadata.namespace.as_str();
-    let decorations: Api<PodDecoration> = Api::namespaced(client.clone(), namespace);
-    let params = ListParams::default();
-    let listed = decorations.list(&params);
-    match api_reads::call_with_timeout("list", "poddecorations", Some(namespace), listed).await {
-        Ok(listed) => Some(listed.items),
-        Err(e) => {
-            notes.add("which PodDecorations the Pod should have", &e);
-            None
-        }
-    }
+    let decorations = reads.decorations().await;
+    decorations
+        .map_err(|e| notes.add("which PodDecorations the Pod should have", &e))
+        .ok()
 }
 
 /// The managed Pods of the namespace, if budgets of rules (`covered`) or of an update (`bounded`) depend on them.
 async fn observe_managed_pods(
-    client: &Client,
-    pod: &Pod,
+    reads: &NamespaceReads,
     covered: bool,
     bounded: bool,
     notes: &mut ReadNotes,
-) -> anyhow::Result<Vec<Arc<Pod>>> {
+) -> Vec<Arc<Pod>> {
     if !covered && !bounded {
-        return Ok(Vec::new());
+        return Vec::new();
     }
-    let namespace = pod.metadata.namespace.as_str();
-    let path = ResourcePath::from_parts("/api/v1", namespace, "pods")?;
-    let listed = api_reads::list_all_pages(client, path.path(), Some(keys::CONTROL_SELECTOR));
-    match api_reads::call_with_timeout("list", "pods", Some(namespace), listed).await {
-        Ok(listed) => return Ok(listed.into_iter().map(Arc::new).collect()),
+    match reads.managed_pods().await {
+        Ok(listed) => return listed,
         Err(e) if covered => notes.add("only the claims show which Pods use a budget", &e),
         Err(e) => notes.add(
             "whether updateStrategy.maxUnavailable or maxSurge holds the Pod is not known",
             &e,
         ),
     }
-    Ok(Vec::new())
+    Vec::new()
 }
 
 /// The fields of a workload that the diagnosis needs.

@@ -1,11 +1,14 @@
 #![allow(clippy::unwrap_used)]
 use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
 
 use http::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::keys;
+use crate::cli::args::WhyKind;
 use crate::domain::diagnosis::diagnose;
 
 fn pod(name: &str, available: bool) -> Value {
@@ -64,10 +67,8 @@ async fn observed_remark(
         std::future::ready(Ok::<_, Infallible>(answer))
     });
     let client = Client::new(service, "shop");
-    let observed = observe_pod(&client, "shop", "web-0")
-        .await
-        .unwrap()
-        .unwrap();
+    let reads = NamespaceReads::new(&client, "shop");
+    let observed = observe_pod(&reads, "web-0").await.unwrap().unwrap();
     let explanation = diagnose(&observed);
     (explanation.owner.unwrap().remark, observed.notes)
 }
@@ -140,4 +141,101 @@ async fn missing_job_is_told_from_unreadable_job() {
         error.starts_with("OperationJob restart can't be read"),
         "{error}"
     );
+}
+
+/// A client that answers reads of objects of namespace `shop`, and the paths that it was asked for. It may not list
+/// `forbidden`.
+fn recording_client(forbidden: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let paths = Arc::new(Mutex::new(Vec::new()));
+    let asked = Arc::clone(&paths);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let path = request.uri().path().to_owned();
+        let owned = json!([{ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "deploy", "controller": true }]);
+        let labels = json!({ (keys::POD_TEMPLATE_HASH): "abc" });
+        let (code, answer) = match path.rsplit_once('/') {
+            Some((_, last)) if last == forbidden => (
+                403,
+                json!({ "kind": "Status", "status": "Failure", "message": "no", "reason": "Forbidden", "code": 403 }),
+            ),
+            Some((_, "pods")) => {
+                let mut pod = pod("web-abc-1", true);
+                pod["metadata"]["labels"][keys::POD_TEMPLATE_HASH] = json!("abc");
+                let owner = json!({ "kind": "ReplicaSet", "name": "web-abc", "uid": "rs", "controller": true });
+                pod["metadata"]["ownerReferences"] = json!([owner]);
+                (
+                    200,
+                    json!({ "metadata": {}, "items": [pod, self::pod("other", true)] }),
+                )
+            }
+            Some((_, "replicasets")) => {
+                let set = json!({ "metadata": { "name": "web-abc", "uid": "rs", "labels": labels, "ownerReferences": owned } });
+                (200, json!({ "metadata": {}, "items": [set] }))
+            }
+            Some((parent, name)) if parent.ends_with("/pods") => (200, pod(name, true)),
+            Some((parent, name)) if parent.ends_with("/deployments") => (
+                200,
+                json!({ "metadata": { "name": name, "namespace": "shop", "uid": "deploy" }, "spec": { "replicas": 1, "selector": {}, "template": {} } }),
+            ),
+            Some((parent, name)) if parent.ends_with("/collasets") => (
+                200,
+                json!({ "metadata": { "name": name, "namespace": "shop", "uid": "set" }, "spec": { "replicas": 1, "template": {}, "updateStrategy": { "maxUnavailable": 1 } },
+                        "status": { "updatedRevision": "web-2" } }),
+            ),
+            _ => (200, json!({ "metadata": {}, "items": [] })),
+        };
+        asked.lock().unwrap().push(path);
+        let answer = Body::from(answer.to_string().into_bytes());
+        let answer = Response::builder().status(code).body(answer).unwrap();
+        std::future::ready(Ok::<_, Infallible>(answer))
+    });
+    (Client::new(service, "shop"), paths)
+}
+
+#[tokio::test]
+async fn lists_are_read_once_for_several_objects() {
+    let (client, paths) = recording_client("nothing");
+    let reads = NamespaceReads::new(&client, "shop");
+    for name in ["web-0", "web-1"] {
+        assert!(observe_pod(&reads, name).await.unwrap().is_some());
+    }
+    let web = workloads::observe_workload(&reads, WhyKind::Deployment, "web").await;
+    assert!(web.unwrap().is_some());
+    let asked = paths.lock().unwrap();
+    let count = |path: &str| asked.iter().filter(|asked| asked.ends_with(path)).count();
+    for list in [
+        "/podtransitionrules",
+        "/operationjobs",
+        "/poddecorations",
+        "/poddisruptionbudgets",
+    ] {
+        assert_eq!(count(list), 1, "{list}: {asked:?}");
+    }
+    // Managed Pods for both Pods, and then all Pods for the workload.
+    assert_eq!(count("/pods"), 2, "{asked:?}");
+}
+
+#[tokio::test]
+async fn unreadable_parts_of_workload_are_noted() {
+    let observed = async |forbidden| {
+        let (client, _) = recording_client(forbidden);
+        let reads = NamespaceReads::new(&client, "shop");
+        let web = workloads::observe_workload(&reads, WhyKind::Deployment, "web").await;
+        let observed = web.unwrap().unwrap();
+        let names = observed.pods.map(|pods| {
+            let pods = pods.into_iter();
+            pods.map(|pod| pod.metadata.name.clone())
+                .collect::<Vec<_>>()
+        });
+        (names, observed.notes)
+    };
+    let own = Some(vec!["web-abc-1".to_owned()]);
+    assert_eq!(observed("nothing").await, (own.clone(), Vec::new()));
+    let (names, notes) = observed("replicasets").await;
+    assert_eq!(names, own);
+    let note = "which Pods are of the present template: you may not list replicasets";
+    assert!(notes[0].starts_with(note), "{notes:?}");
+    let (names, notes) = observed("pods").await;
+    assert_eq!(names, None);
+    let note = "which Pods wait, and for what: you may not list pods in namespace shop";
+    assert!(notes[0].starts_with(note), "{notes:?}");
 }

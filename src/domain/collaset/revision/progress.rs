@@ -222,7 +222,7 @@ fn find_container_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerSt
 
 fn awaited_restart_reason(name: &str, image: &str, status: Option<&ContainerStatus>) -> String {
     let problem = format!("container {name} does not run image {image} yet");
-    match status.and_then(|s| s.waiting.as_deref()) {
+    match status.and_then(|s| s.state.waiting.as_deref()) {
         Some(waiting) if !waiting.message.is_empty() => {
             format!("{problem}: {}: {}", waiting.reason, waiting.message)
         }

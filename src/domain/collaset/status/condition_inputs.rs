@@ -10,7 +10,9 @@ use super::super::set_operations::{self, SetOperation};
 use super::super::strategy::{UpdatePolicy, UpdateScope};
 use super::super::{pool, update};
 use super::membership_requests::MembershipRequests;
-use super::pods_down::{container_failure, describe_stuck_pods, is_coming_back, is_down};
+use super::pods_down::{
+    container_failure, describe_stuck_pods, is_coming_back, is_down, is_held_up,
+};
 use super::{MAX_NAMES, is_operating, waits};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
@@ -40,6 +42,8 @@ pub(super) struct ConditionInputs {
     pub(super) returning: usize,
     /// Pairs of which neither Pod has an operation of the set, because the new Pod is not available yet.
     pub(super) opening: usize,
+    /// How many of these Pods and pairs wait for rules, or do not start until somebody corrects the cause.
+    pub(super) held_up: usize,
     /// Pods whose update is in progress.
     pub(super) updates: usize,
     /// Replace pairs of which both Pods exist.
@@ -106,7 +110,8 @@ impl ConditionInputs {
             staying_outdated: members.outdated().count().saturating_sub(behind),
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
             returning: pods.iter().filter(|p| is_coming_back(p)).count(),
-            opening: members.count_opening_pairs(),
+            opening: members.opening_pairs().count(),
+            held_up: members.count_held_up(),
             updates,
             pairs,
             requests: MembershipRequests::from_facts(facts, draft),
@@ -181,18 +186,25 @@ impl<'a> CountedMembers<'a> {
         outdated.filter(|pod| !self.is_new_half_of_outdated(pod))
     }
 
-    /// Counts the pairs of a rollout of which neither Pod has an operation of the set.
-    fn count_opening_pairs(&self) -> usize {
+    /// Counts the Pods and pairs of the rollout that can't go on by themselves.
+    fn count_held_up(&self) -> usize {
+        let worked_on = self.pods.iter();
+        let worked_on = worked_on.filter(|pod| is_operating(pod) || is_coming_back(pod));
+        worked_on.filter(|pod| is_held_up(pod)).count()
+            + self.opening_pairs().filter(|half| is_held_up(half)).count()
+    }
+
+    /// The new Pods of the pairs of a rollout of which neither Pod has an operation of the set.
+    fn opening_pairs(&self) -> impl Iterator<Item = &&'a Arc<Pod>> {
         let busy = self.pods.iter().filter(|_| self.pairs > 0);
         let busy = busy.filter(|p| is_operating(p) || is_coming_back(p));
         let busy: BTreeSet<&str> = busy.map(|p| &*p.metadata.name).collect();
-        let opening = self.new_halves().filter(|half| {
+        self.new_halves().filter(move |half| {
             let origin = half.label(keys::REPLACE_PAIR_ORIGIN_NAME);
             let is_of_rollout = origin.is_some_and(|origin| self.outdated_names.contains(origin));
             let both = [Some(&*half.metadata.name), origin];
             is_of_rollout && !both.into_iter().flatten().any(|name| busy.contains(name))
-        });
-        opening.count()
+        })
     }
 
     /// Counts the Pods of another revision than the complete rollout will give them.

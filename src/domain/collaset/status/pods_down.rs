@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::super::set_facts::SetFacts;
 use super::super::set_operations::{self, SetOperation};
 use super::MAX_NAMES;
-use crate::domain::lifecycle::{Stage, stored_phases};
+use crate::domain::lifecycle::{Phase, Stage, stored_phases};
+use crate::domain::not_ready::NotReadyCause;
 use crate::domain::pod::Pod;
 
 /// Whether an operation of the set on the Pod has ended and the Pod does not serve yet.
@@ -13,6 +14,16 @@ pub(super) fn is_coming_back(pod: &Pod) -> bool {
     let mut operations = [SetOperation::Update, SetOperation::ScaleIn].iter();
     let is_over = !operations.any(|operation| operation.is_in_progress(pod));
     is_over && !pod.is_available() && stored_phases(pod).contains_key(set_operations::LIFECYCLE_ID)
+}
+
+/// Whether a Pod that the set works on can't go on by itself: it waits for rules, or it does not start until somebody
+/// corrects the cause.
+pub(super) fn is_held_up(pod: &Pod) -> bool {
+    let phase = stored_phases(pod)
+        .get(set_operations::LIFECYCLE_ID)
+        .copied();
+    matches!(phase, Some(Phase::PreCheck | Phase::PostCheck))
+        || NotReadyCause::of_pod(pod).is_some_and(|cause| cause.is_stuck())
 }
 
 /// Whether a Pod that does not serve has the updated revision or waits in PostCheck for rules, and has no operation of
@@ -60,7 +71,7 @@ pub(super) fn container_failure(pod: &Pod) -> Option<String> {
         .iter()
         .chain(&status.init_container_statuses);
     all.into_iter().find_map(|container| {
-        let waiting = container.waiting.as_deref()?;
+        let waiting = container.state.waiting.as_deref()?;
         FATAL_WAITING_REASONS
             .contains(&waiting.reason.as_str())
             .then(|| {

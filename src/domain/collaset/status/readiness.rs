@@ -89,7 +89,7 @@ impl ConditionInputs {
         facts: &SetFacts,
         status: &CollaSetStatus,
     ) -> ReadyCondition {
-        let updating = self.updating + self.returning + self.opening;
+        let under_way_count = self.describe_under_way_count();
         let under_way = waits::describe_under_way(facts, |_| true);
         let step = waits::describe_step(facts, status);
         let down = waits::describe_unavailable(Some(facts.observed), self.pods_down(facts));
@@ -107,9 +107,20 @@ impl ConditionInputs {
         let reason = if paused { "Paused" } else { "Updating" };
         let remaining = self.pods_to_update();
         let message = format!(
-            "{remaining}, {updating} under way{step}{under_way}{down}{ended}{bound}{later}{pool_limit}"
+            "{remaining}, {under_way_count}{step}{under_way}{down}{ended}{bound}{later}{pool_limit}"
         );
         (false, reason, message)
+    }
+
+    /// How many Pods the set works on, and how many of them can't go on by themselves.
+    fn describe_under_way_count(&self) -> String {
+        let all = self.updating + self.returning + self.opening;
+        let moving = all.saturating_sub(self.held_up);
+        match self.held_up {
+            0 => format!("{moving} under way"),
+            1 => format!("{moving} under way, 1 waits"),
+            several => format!("{moving} under way, {several} wait"),
+        }
     }
 
     fn readiness_while_replacing(&self, facts: &SetFacts) -> ReadyCondition {

@@ -21,6 +21,7 @@ use crate::domain::grace_delete;
 use crate::domain::lifecycle::service_obstacles::{self, ServiceObstacle};
 use crate::domain::lifecycle::{Phase, Stage, min_ready, stored_phases};
 use crate::domain::messages;
+use crate::domain::not_ready::NotReadyCause;
 use crate::domain::pod::Pod;
 
 const SECOND: u64 = 1_000_000_000;
@@ -496,29 +497,25 @@ fn describe_pod_itself(observed: Option<&ObservedSet>, pod: &Pod) -> String {
     {
         return format!("waits for {wanted}");
     }
-    let status = &pod.status;
-    let containers = status.init_container_statuses.iter();
-    let mut containers = containers.chain(&status.container_statuses);
-    let waiting = containers.find_map(|container| {
-        let waiting = container.waiting.as_deref()?;
-        let (name, reason) = (&container.name, &waiting.reason);
-        Some(match waiting.message.as_str() {
-            "" => format!("is down: container {name}: {reason}"),
-            message => format!("is down: container {name}: {reason}: {message}"),
-        })
-    });
-    let scheduled = status.conditions.iter().find(|c| c.type_ == "PodScheduled");
-    match scheduled.filter(|c| c.status != "True") {
-        Some(c) if c.reason.is_empty() => "has no node".to_owned(),
-        Some(c) => match &c.message {
+    match NotReadyCause::of_pod(pod) {
+        Some(NotReadyCause::NoNode(c)) if c.reason.is_empty() => "has no node".to_owned(),
+        Some(NotReadyCause::NoNode(c)) => match &c.message {
             Some(sentence) => {
                 let pvc_names = messages::append_pvc_names(sentence, &pod.spec.pvcs);
                 format!("has no node: {}: {sentence}{pvc_names}", c.reason)
             }
             None => format!("has no node: {}", c.reason),
         },
-        None => waiting.unwrap_or_else(|| describe_readiness(&obstacles, pod)),
+        Some(cause) if !is_waiting_for_restart(&obstacles) => {
+            format!("is not Ready: {}", cause.describe(pod, None))
+        }
+        _ => describe_readiness(&obstacles, pod),
     }
+}
+
+fn is_waiting_for_restart(obstacles: &[ServiceObstacle]) -> bool {
+    let mut obstacles = obstacles.iter();
+    obstacles.any(|obstacle| matches!(obstacle, ServiceObstacle::Restart(_)))
 }
 
 /// Describes why a Pod does not serve although its containers run.

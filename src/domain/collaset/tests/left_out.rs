@@ -50,7 +50,7 @@ fn hanging(policy: &str, by_label: bool) -> (World, String) {
         pod.status
             .container_statuses
             .iter()
-            .any(|c| c.waiting.is_some())
+            .any(|c| c.state.waiting.is_some())
     });
     let name = hangs.unwrap().metadata.name.clone();
     (world, name)

@@ -1067,7 +1067,8 @@ fn stuck_rollout_names_rule_pod_and_reason() {
     world.held.insert(uid, vec![rule.into()]);
     world.run_plan();
     let (_, reason, message) = condition(&world, "Ready");
-    let prefix = format!("2 Pods to update, 2 under way; Pod {name} waits for {rule}; Pod ");
+    let prefix =
+        format!("2 Pods to update, 0 under way, 2 wait; Pod {name} waits for {rule}; Pod ");
     assert!(
         reason == "Updating" && message.starts_with(&prefix),
         "{message}"

@@ -10,7 +10,6 @@ use crate::api::keys::{self, Family};
 use crate::domain::collaset::SetOperation;
 use crate::domain::collaset::planner::plan_set;
 use crate::domain::collaset::status::condition_time;
-use crate::domain::diagnosis::pod_context::not_running_cause;
 use crate::domain::diagnosis::{Diagnosis, ObservedPod, PodContext, PodController, diagnose};
 
 const RULE: &str = "rule sessions of PodTransitionRule web: endpoint says no";
@@ -745,6 +744,23 @@ fn pod_returning_from_update_is_under_way_during_other_operation() {
     assert_eq!(condition(&world, "Ready").2, before);
 }
 
+/// A new Pod that the scheduler can't place.
+#[test]
+fn replacement_without_node_waits_and_is_not_under_way() {
+    let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
+    let (mut world, new) = with_a_slow_pod(3, &strategy);
+    says(&world, "Ready", "3 Pods to update, 1 under way; ");
+    let pod = world.pods.get_mut(&new).unwrap();
+    pod.status.conditions = serde_json::from_value(json!([{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available",
+    }]))
+    .unwrap();
+    rounds(&mut world, 1);
+    says(&world, "Ready", "3 Pods to update, 0 under way, 1 waits; ");
+    let wait = format!("Pod {new} has no node: Unschedulable: 0/3 nodes are available");
+    says(&world, "Ready", &wait);
+}
+
 #[test]
 fn pvcs_awaited_by_pod_are_named() {
     let mut world = World::on_plane(1, json!({}));
@@ -765,7 +781,7 @@ fn pvcs_awaited_by_pod_are_named() {
         "Ready",
         &format!("Pod {name} has no node: Unschedulable: {expected}"),
     );
-    let cause = not_running_cause(&world.pods[&name], Some(unbound)).unwrap();
+    let cause = why(&world, &name).pod.unavailable_because.unwrap();
     assert!(cause.ends_with(&expected), "{cause}");
 }
 

@@ -100,7 +100,7 @@ pub fn trouble(before: &Before, pod: &Pod) -> Option<String> {
     let running = RunningContainers::from_pod(pod);
     before.0.iter().find_map(|(name, before)| {
         let status = running.find_status(name)?;
-        let waiting = status.waiting.as_ref().filter(|w| w.is_broken())?;
+        let waiting = status.state.waiting.as_ref().filter(|w| w.is_broken())?;
         if waiting.reason == CRASHES && short_id(status) == before.id {
             return None;
         }

@@ -56,7 +56,7 @@ fn restart_image(
         let sentence = format!("container {name:?} has not started");
         return Err(NoRestartPatch::NotYet(sentence));
     };
-    match &status.waiting {
+    match &status.state.waiting {
         Some(waiting) if waiting.reason != CRASHES => {
             Err(NoRestartPatch::NotYet(describe_wait(name, waiting)))
         }

@@ -343,7 +343,7 @@ impl World {
             let plain = wanted.split('@').next().unwrap_or_default();
             if self.faults.unpullable.contains(plain) {
                 status.ready = false;
-                status.waiting = Some(Box::new(WaitingState {
+                status.state.waiting = Some(Box::new(WaitingState {
                     reason: "ImagePullBackOff".into(),
                     message: String::new(),
                 }));
@@ -352,11 +352,11 @@ impl World {
                 status.image_id = format!("id-of-{plain}");
                 status.container_id = format!("run-{}", self.clock);
                 status.ready = false;
-                status.waiting = None;
+                status.state.waiting = None;
                 status.resources = resources;
             } else {
                 status.ready = true;
-                status.waiting = None;
+                status.state.waiting = None;
             }
             if resizing == Resizing::Prompt || status.resources == Resources::default() {
                 status.resources = resources;

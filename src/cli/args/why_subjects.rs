@@ -1,0 +1,169 @@
+//! The objects that `why` explains, in the forms in which kubectl names objects.
+
+use super::WhyArgs;
+use crate::api::keys;
+
+/// Kinds that `why` explains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhyKind {
+    /// `v1` Pod.
+    Pod,
+    /// CollaSet.
+    CollaSet,
+    /// `apps/v1` Deployment.
+    Deployment,
+    /// `apps/v1` StatefulSet.
+    StatefulSet,
+    /// `apps/v1` DaemonSet.
+    DaemonSet,
+    /// `apps/v1` ReplicaSet.
+    ReplicaSet,
+    /// OperationJob.
+    OperationJob,
+    /// `v1` Service.
+    Service,
+}
+
+/// The names of a kind: singular, plural and short name, in lower case, and the group.
+struct KindNames {
+    kind: WhyKind,
+    singular: &'static str,
+    plural: &'static str,
+    short: &'static str,
+    group: &'static str,
+}
+
+const fn names(
+    kind: WhyKind,
+    singular: &'static str,
+    plural: &'static str,
+    short: &'static str,
+    group: &'static str,
+) -> KindNames {
+    KindNames {
+        kind,
+        singular,
+        plural,
+        short,
+        group,
+    }
+}
+
+const KINDS: [KindNames; 8] = [
+    names(WhyKind::Pod, "pod", "pods", "po", ""),
+    names(
+        WhyKind::CollaSet,
+        "collaset",
+        "collasets",
+        "cls",
+        keys::GROUP,
+    ),
+    names(
+        WhyKind::Deployment,
+        "deployment",
+        "deployments",
+        "deploy",
+        "apps",
+    ),
+    names(
+        WhyKind::StatefulSet,
+        "statefulset",
+        "statefulsets",
+        "sts",
+        "apps",
+    ),
+    names(WhyKind::DaemonSet, "daemonset", "daemonsets", "ds", "apps"),
+    names(
+        WhyKind::ReplicaSet,
+        "replicaset",
+        "replicasets",
+        "rs",
+        "apps",
+    ),
+    names(
+        WhyKind::OperationJob,
+        "operationjob",
+        "operationjobs",
+        "opj",
+        keys::GROUP,
+    ),
+    names(WhyKind::Service, "service", "services", "svc", ""),
+];
+
+/// An object that `why` explains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WhySubject<'a> {
+    /// The kind.
+    pub kind: WhyKind,
+    /// The name.
+    pub name: &'a str,
+}
+
+impl WhyArgs {
+    /// The objects to explain, in the order of the arguments: `KIND/NAME ...`, `KIND NAME ...`, or the name of a Pod.
+    ///
+    /// # Errors
+    /// The expected form, if the user names another kind or no name, or watches several objects.
+    pub fn subjects(&self) -> Result<Vec<WhySubject<'_>>, String> {
+        let objects: Vec<&str> = self.objects.iter().map(String::as_str).collect();
+        let subjects = match objects.as_slice() {
+            [name] if !name.contains('/') => vec![checked_subject("pod", name)?],
+            [kind, names @ ..] if objects.iter().all(|object| !object.contains('/')) => {
+                let subjects = names.iter().map(|name| checked_subject(kind, name));
+                subjects.collect::<Result<_, _>>()?
+            }
+            [kind, name] if !kind.contains('/') => vec![checked_subject(kind, name)?],
+            objects => {
+                let subjects = objects.iter().map(|object| {
+                    let (kind, name) = object.split_once('/').ok_or_else(|| {
+                        format!(
+                            "{object} has no kind: write KIND/NAME for each object, or KIND NAME NAME"
+                        )
+                    })?;
+                    checked_subject(kind, name)
+                });
+                subjects.collect::<Result<_, _>>()?
+            }
+        };
+        match subjects.len() {
+            2.. if self.watch => {
+                Err("--watch follows one object: name one, or leave --watch out".to_owned())
+            }
+            _ => Ok(subjects),
+        }
+    }
+}
+
+fn checked_subject<'a>(kind: &str, name: &'a str) -> Result<WhySubject<'a>, String> {
+    let Some(names) = KINDS.iter().find(|names| names.is_kind(kind)) else {
+        return Err(format!(
+            "{kind} is not supported: operating why accepts pod/NAME, cls/NAME (CollaSet), deploy/NAME, sts/NAME, ds/NAME, \
+             rs/NAME, opj/NAME (OperationJob) and svc/NAME"
+        ));
+    };
+    let form = match names.kind {
+        WhyKind::Pod => names.singular,
+        _ => names.short,
+    };
+    match name {
+        "" => Err(format!("the name is missing: write {form}/NAME")),
+        name if name.contains('/') => Err(format!("{name} is not a name: write {form}/NAME")),
+        name => Ok(WhySubject {
+            kind: names.kind,
+            name,
+        }),
+    }
+}
+
+impl KindNames {
+    /// Whether a word of the user names the kind: `KIND`, `KIND.GROUP` or `KIND.VERSION.GROUP`.
+    fn is_kind(&self, word: &str) -> bool {
+        let word = word.to_lowercase();
+        let (plain, rest) = word.split_once('.').unwrap_or((&word, self.group));
+        let is_group = rest == self.group
+            || rest.split_once('.').is_some_and(|(version, group)| {
+                group == self.group && !group.is_empty() && version.starts_with('v')
+            });
+        [self.singular, self.plural, self.short].contains(&plain) && is_group
+    }
+}
