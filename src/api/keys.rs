@@ -210,7 +210,7 @@ pub const REPLACE_PROTECTED_FINALIZER: &str =
 /// read by `install` and `serve --install`.
 pub const CRD_REVISION: &str = "operating.kusionstack.io/crd-revision";
 /// Annotation on a webhook configuration: the revision of its webhooks, decimal. Configurations of builds without
-/// revisions lack it. Written by every way to install and by the leader, which leaves newer revisions alone.
+/// revisions lack it. Written by every way to install. The leader corrects only webhooks of its own revision.
 pub const WEBHOOK_REVISION: &str = "operating.kusionstack.io/webhook-revision";
 /// Annotation on a CRD that is being deleted, `<time>`. `operating uninstall` writes it so that the API server looks
 /// again for remaining objects. Nobody reads it.

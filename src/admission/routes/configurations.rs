@@ -20,8 +20,8 @@ use crate::api::keys;
 /// The annotation that names the Certificate whose CA cert-manager's injector writes into `caBundle`.
 pub const INJECT_CA_FROM: &str = "cert-manager.io/inject-ca-from";
 
-/// Revision of the webhooks in this build. Raise it with every change of a webhook: the leader does not replace webhooks
-/// of a higher revision with its own.
+/// Revision of the webhooks in this build. Raise it with every change of a webhook: the leader corrects only webhooks of
+/// its own revision.
 pub const WEBHOOK_REVISION: u32 = 1;
 
 /// The revision of a stored configuration; 0 for a configuration without one.

@@ -2,8 +2,9 @@
 //! `operating install`. Only the leader writes, and only if something differs.
 //!
 //! A configuration that does not exist stays so: an administrator may have deleted it to get out of an emergency, and
-//! the server has no right to create it. A configuration of a newer version stays as it is, so that two versions that
-//! run side by side do not undo each other's work.
+//! the server has no right to create it. A configuration of another version stays as it is: while an update or a return
+//! to an older version goes on, the leader can't know which of the two versions will be left, and webhooks of the other
+//! version would be answered with 404.
 
 mod correction;
 
@@ -29,7 +30,6 @@ use crate::admission::routes::{
     ConfigurationSettings, MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION, WEBHOOK_REVISION,
     webhook_configurations, webhook_revision,
 };
-use crate::api::keys;
 use crate::api_request::{self, ApiFailure};
 
 /// Field manager of the corrections.
@@ -123,12 +123,12 @@ impl WebhookUpkeep {
             return Ok(false);
         };
         let revision = webhook_revision(found.annotations());
-        if revision > WEBHOOK_REVISION {
+        if revision != WEBHOOK_REVISION {
             debug!(
                 name,
                 revision,
                 own = WEBHOOK_REVISION,
-                "a newer version keeps the webhooks"
+                "the webhooks are those of another version"
             );
             return Ok(false);
         }
@@ -137,10 +137,7 @@ impl WebhookUpkeep {
             return Ok(false);
         };
         let body = json!({
-            "metadata": {
-                "resourceVersion": found.resource_version(),
-                "annotations": { keys::WEBHOOK_REVISION: WEBHOOK_REVISION.to_string() },
-            },
+            "metadata": { "resourceVersion": found.resource_version() },
             "webhooks": correction.webhooks,
         });
         let params = PatchParams {
