@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::ListParams;
+use operating::api::collaset::CollaSet;
 use serde_json::Value;
 use testbed::plane::audit::Event;
-use testbed::{Bed, Scope};
+use testbed::{Bed, Scope, wait};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
-use crate::fixture;
+use crate::{derived, fixture};
 use crate::store::{self, KINDS};
 
 /// How long the server must not have written for the take-over to be at its end.
@@ -30,7 +31,15 @@ pub type Objects = BTreeMap<(String, String), Value>;
 /// The cluster after the take-over.
 pub struct TakenOver {
     pub bed: Bed,
-    pub namespace: String,
+    /// The namespace of the dump.
+    pub dumped: Namespace,
+    /// The namespace of the phases that the dump does not contain.
+    pub derived: Namespace,
+}
+
+/// A namespace before and after the take-over.
+pub struct Namespace {
+    name: String,
     /// Before the server started.
     pub before: Objects,
     /// After the take-over, and before a test changed something.
@@ -42,11 +51,15 @@ pub struct TakenOver {
 }
 
 impl TakenOver {
-    pub fn scope(&self) -> Scope {
+    pub fn scope(&self, namespace: &Namespace) -> Scope {
         Scope {
             client: self.bed.admin(),
-            namespace: self.namespace.clone(),
+            namespace: namespace.name.clone(),
         }
+    }
+
+    pub fn namespaces(&self) -> [&Namespace; 2] {
+        [&self.dumped, &self.derived]
     }
 }
 
@@ -61,36 +74,75 @@ pub async fn taken_over() -> &'static TakenOver {
 
 async fn take_over() -> TakenOver {
     let bed = Bed::own().await;
-    let scope = bed.scope("kuperator").await;
+    let scopes = [bed.scope("kuperator").await, bed.scope("derived").await];
     bed.without_server().await;
-    store::store(&scope, &fixture::objects()).await;
-    let before = snapshot(&scope).await;
+    let objects = [fixture::objects(), derived::objects()];
+    let mut before = Vec::new();
+    for (scope, objects) in scopes.iter().zip(objects) {
+        store::store(scope, &objects).await;
+        before.push(snapshot(scope).await);
+    }
     let since = bed.audit_events().await.unwrap().len();
     bed.with_server().await;
-    let writes = until_quiet(&bed, &scope.namespace, since).await;
-    let after = snapshot(&scope).await;
-    let since = bed.audit_events().await.unwrap().len();
+    for scope in &scopes {
+        until_observed(scope).await;
+    }
+    let at_rest_since = until_quiet(&bed, &scopes, since).await;
+    let mut after = Vec::new();
+    for scope in &scopes {
+        after.push(snapshot(scope).await);
+    }
     tokio::time::sleep(REST).await;
-    let writes_at_rest = bed.server_writes(&scope.namespace, since).await.unwrap();
+    let events = bed.audit_events().await.unwrap();
+    let mut namespaces = scopes.into_iter().zip(before).zip(after);
+    let mut next = || {
+        let ((scope, before), after) = namespaces.next().unwrap();
+        let writes = |events: &[Event]| {
+            let is_write = |event: &&Event| event.is_write_of_server(&scope.namespace);
+            events.iter().filter(is_write).cloned().collect()
+        };
+        Namespace {
+            before,
+            after,
+            writes: writes(&events[since..at_rest_since]),
+            writes_at_rest: writes(&events[at_rest_since..]),
+            name: scope.namespace.clone(),
+        }
+    };
+    let (dumped, derived) = (next(), next());
     TakenOver {
-        namespace: scope.namespace,
         bed,
-        before,
-        after,
-        writes,
-        writes_at_rest,
+        dumped,
+        derived,
     }
 }
 
-/// Waits until the server has not written for a while. Returns its writes.
-async fn until_quiet(bed: &Bed, namespace: &str, since: usize) -> Vec<Event> {
+/// Waits until the leader has looked at all sets. The Lease of the replicas before must run out first.
+async fn until_observed(scope: &Scope) {
+    let sets = scope.api::<CollaSet>();
+    wait::until("a condition Ready of all sets", async || {
+        let list = sets.list(&ListParams::default()).await.unwrap();
+        let is_observed = |set: &CollaSet| {
+            let conditions = set.status.iter().flat_map(|status| &status.conditions);
+            conditions.into_iter().any(|c| c.type_ == "Ready")
+        };
+        list.items.iter().all(is_observed)
+    })
+    .await;
+}
+
+/// Waits until the server has not written for a while. Returns the number of requests until then.
+async fn until_quiet(bed: &Bed, scopes: &[Scope], since: usize) -> usize {
     let mut last = usize::MAX;
     loop {
-        let writes = bed.server_writes(namespace, since).await.unwrap();
-        if writes.len() == last {
-            return writes;
+        let mut writes = 0;
+        for scope in scopes {
+            writes += bed.server_writes(&scope.namespace, since).await.unwrap().len();
         }
-        last = writes.len();
+        if writes == last {
+            return bed.audit_events().await.unwrap().len();
+        }
+        last = writes;
         tokio::time::sleep(QUIET).await;
     }
 }
