@@ -5,7 +5,10 @@ mod derived;
 mod fixture;
 mod idle;
 mod in_flight;
+mod kuperator;
+mod manifests;
 mod store;
+mod switch;
 mod taken_over;
 mod unblock;
 
