@@ -29,6 +29,7 @@ use testbed::fleet::HOME;
 use testbed::observer::resource;
 use testbed::server::CONFIGURATIONS;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
@@ -62,15 +63,16 @@ impl Kuperator {
         let [mutating, validating] = configurations(&url, &pem);
         let secret = json!({
             "type": "kubernetes.io/tls",
-            "stringData": { "tls.crt": leaf, "tls.key": key, "ca.crt": pem },
+            "stringData": { "tls.crt": leaf, "tls.key": key, "ca.crt": pem, "ca.key": authority.key_pem() },
         });
-        let serving = tokio::spawn(serve(listener, acceptor(&leaf, &key)));
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), HOME);
+        apply(&secrets, "webhook-certs", secret).await;
+        let (sender, served) = watch::channel(acceptor(&leaf, &key));
+        let serving = tokio::spawn(serve(listener, served));
         let keeper = Keeper {
             client: client.clone(),
-            bundle: BASE64_STANDARD.encode(&pem),
-            secret,
+            acceptor: sender,
         };
-        keeper.keep_secret().await;
         let mutating_api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         let validating_api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
         apply(&mutating_api, CONFIGURATIONS[0], mutating).await;
@@ -78,8 +80,7 @@ impl Kuperator {
         keeper.renew_lease().await;
         let keeping = tokio::spawn(async move {
             loop {
-                keeper.keep_secret().await;
-                keeper.keep_bundles().await;
+                keeper.keep_certificates().await;
                 keeper.renew_lease().await;
                 tokio::time::sleep(LOOK).await;
             }
@@ -140,23 +141,19 @@ fn configurations(url: &str, pem: &str) -> [Value; 2] {
 /// Keeps objects as Kuperator does.
 struct Keeper {
     client: Client,
-    bundle: String,
-    secret: Value,
+    /// What the webhooks are served with.
+    acceptor: watch::Sender<TlsAcceptor>,
 }
 
 impl Keeper {
-    /// Writes the Secret again if its certificate is for another server.
-    async fn keep_secret(&self) {
+    /// Serves the certificate of the Secret, and sets its authority in every entry of both configurations. Kuperator
+    /// accepts a certificate of somebody else that is valid for its own name.
+    async fn keep_certificates(&self) {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), HOME);
-        let found = secrets.get_opt("webhook-certs").await.unwrap();
-        let leaf = found.and_then(|secret| secret.data?.remove("tls.crt"));
-        if leaf.is_none_or(|leaf| Some(leaf.0.as_slice()) != self.secret["stringData"]["tls.crt"].as_str().map(str::as_bytes)) {
-            apply(&secrets, "webhook-certs", self.secret.clone()).await;
-        }
-    }
-
-    /// Sets its authority in every entry of both configurations.
-    async fn keep_bundles(&self) {
+        let data = secrets.get("webhook-certs").await.unwrap().data.unwrap();
+        let text = |key: &str| std::str::from_utf8(&data[key].0).unwrap();
+        self.acceptor.send_replace(acceptor(text("tls.crt"), text("tls.key")));
+        let bundle = BASE64_STANDARD.encode(text("ca.crt"));
         let kinds = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
         for (kind, name) in kinds.into_iter().zip(CONFIGURATIONS) {
             let kind = resource("admissionregistration.k8s.io", "v1", kind);
@@ -164,8 +161,8 @@ impl Keeper {
             let mut found = api.get(name).await.unwrap();
             let mut changed = false;
             for entry in found.data["webhooks"].as_array_mut().into_iter().flatten() {
-                if entry["clientConfig"]["caBundle"] != self.bundle.as_str() {
-                    entry["clientConfig"]["caBundle"] = json!(self.bundle);
+                if entry["clientConfig"]["caBundle"] != bundle.as_str() {
+                    entry["clientConfig"]["caBundle"] = json!(bundle);
                     changed = true;
                 }
             }
@@ -200,11 +197,12 @@ fn acceptor(leaf: &str, key: &str) -> TlsAcceptor {
 }
 
 /// Serves connections. They end with the task, because the set drops them.
-async fn serve(listener: TcpListener, acceptor: TlsAcceptor) {
+async fn serve(listener: TcpListener, acceptor: watch::Receiver<TlsAcceptor>) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        connections.spawn(answer(stream, acceptor.clone()));
+        let acceptor = acceptor.borrow().clone();
+        connections.spawn(answer(stream, acceptor));
         while connections.try_join_next().is_some() {}
     }
 }

@@ -54,6 +54,20 @@ mod tests {
     const SEGMENT: &str = "0123456789abcdef0123456789abcdef";
 
     #[test]
+    fn path_of_kuperator_gets_no_segment() {
+        for path in ["/mutating-generic", "/validating-generic"] {
+            let by_service = json!({ "caBundle": "a", "service": { "name": "s", "path": path } });
+            let by_url = json!({ "caBundle": "a", "url": format!("https://h:1{path}") });
+            for client in [by_service, by_url] {
+                let same = client_config_patch(&client, &json!("a"), Some(SEGMENT));
+                assert_eq!(same, None, "{client}");
+                let patch = client_config_patch(&client, &json!("b"), Some(SEGMENT));
+                assert_eq!(patch, Some(json!({ "caBundle": "b" })), "{client}");
+            }
+        }
+    }
+
+    #[test]
     fn only_what_differs_is_changed() {
         let client =
             json!({ "caBundle": "a", "service": { "name": "s", "path": "/validate/pods" } });
