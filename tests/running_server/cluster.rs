@@ -18,6 +18,9 @@ use testbed::plane::{Options, Plane};
 use testbed::replica::{Replica, Setup};
 use testbed::wait;
 use tokio::sync::{Mutex, MutexGuard};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::network::Network;
 
 /// Timeout for kubectl when it waits for the end of a namespace. The namespace controller may look at a namespace again
 /// only after its resync period of five minutes.
@@ -29,28 +32,37 @@ static ALONE: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
 /// A plane of its own for one test, on which nothing is installed yet.
 pub struct Cluster {
     pub plane: Plane,
+    _network: Option<AbortOnDropHandle<()>>,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
     pub async fn start(nodes: usize) -> Cluster {
-        Cluster::with(nodes, false).await
+        Cluster::with(nodes, false, None).await
     }
 
     /// The same as [`Cluster::start`], with an audit log.
     pub async fn audited(nodes: usize) -> Cluster {
-        Cluster::with(nodes, true).await
+        Cluster::with(nodes, true, None).await
     }
 
-    async fn with(nodes: usize, audit: bool) -> Cluster {
+    /// The same as [`Cluster::start`]. The API server reaches the Pods behind Services.
+    pub async fn networked(nodes: usize) -> Cluster {
+        Cluster::with(nodes, false, Some(Network::prepare())).await
+    }
+
+    async fn with(nodes: usize, audit: bool, network: Option<Network>) -> Cluster {
         let alone = ALONE.lock().await;
         let options = Options {
             nodes,
             audit,
+            apiserver_flags: network.iter().map(Network::flag).collect(),
             ..Options::default()
         };
+        let plane = Plane::start(options).await.unwrap();
         Cluster {
-            plane: Plane::start(options).await.unwrap(),
+            _network: network.map(|network| network.serve(plane.client().unwrap())),
+            plane,
             _alone: alone,
         }
     }

@@ -22,14 +22,22 @@ pub struct Projection {
 
 impl Projection {
     /// Follows a Secret. Returns when its first version is written.
-    pub async fn start(secrets: Api<Secret>, name: &'static str) -> Projection {
+    pub async fn start(secrets: Api<Secret>, name: &str) -> Projection {
+        let projection = Projection::begin(secrets, name);
+        wait::until("the Secret is projected", async || projection.is_written()).await;
+        projection
+    }
+
+    /// Follows a Secret, which may not exist yet.
+    pub fn begin(secrets: Api<Secret>, name: &str) -> Projection {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
+        let name = name.to_owned();
         let following: JoinHandle<()> = tokio::spawn(async move {
             let mut last = BTreeMap::new();
             for version in 0.. {
                 // The kubelet keeps the files of a deleted Secret.
-                let secret = secrets.get_opt(name).await.ok().flatten();
+                let secret = secrets.get_opt(&name).await.ok().flatten();
                 let data = secret.and_then(|secret| secret.data);
                 if let Some(data) = data.filter(|data| *data != last) {
                     write(&path, version, &data);
@@ -38,12 +46,15 @@ impl Projection {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         });
-        let data = directory.path().join("..data");
-        wait::until("the Secret is projected", async || data.exists()).await;
         Projection {
             directory,
             _following: AbortOnDropHandle::new(following),
         }
+    }
+
+    /// Whether the first version is written.
+    pub fn is_written(&self) -> bool {
+        self.path().join("..data").exists()
     }
 
     pub fn path(&self) -> &Path {

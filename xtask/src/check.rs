@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     /// The tests that need a control plane, programs in Go, or minutes, and the folders of `tests` without tests.
-    const NOT_FAST: [&str; 18] = [
+    const NOT_FAST: [&str; 19] = [
         "alarms",
         "collaset",
         "crds_on_plane",
@@ -237,6 +237,7 @@ mod tests {
         "golden",
         "graceful_deletion",
         "guarantee",
+        "helm",
         "install_command",
         "ledger_model",
         "operationjobs",

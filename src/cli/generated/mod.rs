@@ -1,5 +1,6 @@
 //! Generates files of the repository from the code. `tests/generated.rs` compares them.
 
+mod chart;
 mod components;
 
 use super::install::rbac::{self, table, users};
@@ -32,10 +33,7 @@ pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
         cert_manager: Some(format!("{}/{}", names::NAMESPACE, names::CERTIFICATE)),
         segment: None,
     };
-    let header = |from| {
-        format!("# Generated from {from}: UPDATE=1 cargo test --test generated rewrites it.\n")
-    };
-    Ok(vec![
+    let mut files = vec![
         GeneratedFile {
             path: "webhook-config/configurations.yaml",
             text: header(WEBHOOK_TABLE) + &print::webhook_documents(&settings)?,
@@ -54,19 +52,19 @@ pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
             text: header(RBAC_TABLE)
                 + "# The rights that every server needs.\n"
                 + &print::to_yaml_document(&rbac::service_account(names::NAMESPACE))?
-                + &permission_documents(&table::SERVER)?,
+                + &permission_documents(&table::SERVER, names::NAMESPACE)?,
         },
         GeneratedFile {
             path: "manifests/rbac-collasets.yaml",
             text: header(RBAC_TABLE)
                 + "# The rights that CollaSets need; components/without-collasets leaves them out.\n"
-                + &permission_documents(&table::COLLASETS)?,
+                + &permission_documents(&table::COLLASETS, names::NAMESPACE)?,
         },
         GeneratedFile {
             path: "manifests/rbac-traffic.yaml",
             text: header(RBAC_TABLE)
                 + "# The rights that ResourceConsist needs; components/without-traffic leaves them out.\n"
-                + &permission_documents(&table::TRAFFIC)?,
+                + &permission_documents(&table::TRAFFIC, names::NAMESPACE)?,
         },
         GeneratedFile {
             path: "manifests/rbac-users.yaml",
@@ -76,7 +74,8 @@ pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
         },
         GeneratedFile {
             path: "manifests/components/grace-delete/rbac.yaml",
-            text: header(RBAC_TABLE) + &permission_documents(&table::GRACE_DELETE)?,
+            text: header(RBAC_TABLE)
+                + &permission_documents(&table::GRACE_DELETE, names::NAMESPACE)?,
         },
         GeneratedFile {
             path: "manifests/components/grace-delete/mutating.yaml",
@@ -90,7 +89,8 @@ pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
         },
         GeneratedFile {
             path: "manifests/components/self-managed-certificates/rbac.yaml",
-            text: header(RBAC_TABLE) + &permission_documents(&table::CERTIFICATES)?,
+            text: header(RBAC_TABLE)
+                + &permission_documents(&table::CERTIFICATES, names::NAMESPACE)?,
         },
         GeneratedFile {
             path: "manifests/components/without-collasets/webhooks.yaml",
@@ -104,10 +104,17 @@ pub fn generated_files() -> anyhow::Result<Vec<GeneratedFile>> {
             path: "docs/metrics.md",
             text: metrics_docs::metrics_markdown()?,
         },
-    ])
+    ];
+    files.extend(chart::chart_templates()?);
+    Ok(files)
+}
+
+/// The first line of a generated file.
+fn header(from: &str) -> String {
+    format!("# Generated from {from}: UPDATE=1 cargo test --test generated rewrites it.\n")
 }
 
 /// Roles and bindings of a permission set, one document each.
-fn permission_documents(grant: &table::PermissionSet) -> anyhow::Result<String> {
-    print::to_yaml_documents(&rbac::permission_objects(grant, names::NAMESPACE)?)
+fn permission_documents(grant: &table::PermissionSet, namespace: &str) -> anyhow::Result<String> {
+    print::to_yaml_documents(&rbac::permission_objects(grant, namespace)?)
 }

@@ -61,6 +61,9 @@ impl Kubernetes {
 /// Version of kwok, which simulates the kubelets.
 pub const KWOK_VERSION: &str = "v0.8.0";
 
+/// Version of Helm, which installs the chart.
+pub const HELM_VERSION: &str = "v4.3.1";
+
 /// etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl in one binary.
 ///
 /// # Errors
@@ -150,6 +153,20 @@ pub fn caddy() -> Result<PathBuf> {
     })
 }
 
+/// Helm, for the tests of charts.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn helm() -> Result<PathBuf> {
+    ensure(&Recipe {
+        name: "helm",
+        description: "Helm",
+        takes: "about 2 minutes",
+        source: Source::Package(format!("helm.sh/helm/v4/cmd/helm@{HELM_VERSION}")),
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
 /// The parts of cert-manager that a plane needs.
 #[derive(Debug, Clone)]
 pub struct CertManager {
@@ -169,6 +186,7 @@ pub fn build_all(kubernetes: Kubernetes) -> Result<()> {
     cert_manager()?;
     alarms()?;
     caddy()?;
+    helm()?;
     Ok(())
 }
 

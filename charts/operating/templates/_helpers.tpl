@@ -1,0 +1,25 @@
+{{/* Labels of every object, and the selector of the Pods. They equal those of manifests/. */}}
+{{- define "operating.labels" -}}
+app.kubernetes.io/name: operating
+{{- end }}
+
+{{/* Refuses what the schema of the values cannot express. */}}
+{{- define "operating.validate" -}}
+{{- if eq .Release.Namespace "default" }}
+{{- fail "the namespace of the release is default: rules have no effect in the namespace of the server, so give it one of its own: --namespace kusionstack-system --create-namespace" }}
+{{- end }}
+{{- $trusted := has "--trust-callers" .Values.extraArgs }}
+{{- if and .Values.featureGates.GraceDeleteWebhook (not .Values.clientCertificates.configMap) (not $trusted) }}
+{{- fail "featureGates.GraceDeleteWebhook is true, and the server does not know who calls: set clientCertificates.configMap, or add --trust-callers to extraArgs if only API servers reach its port" }}
+{{- end }}
+{{- if and .Values.clientCertificates.configMap $trusted }}
+{{- fail "extraArgs has --trust-callers, and clientCertificates.configMap is set: use one of them" }}
+{{- end }}
+{{- end }}
+
+{{/* Not empty if the Pods mount anything. */}}
+{{- define "operating.hasVolumes" -}}
+{{- if or (eq .Values.certificates "cert-manager") .Values.clientCertificates.configMap .Values.traffic.config -}}
+true
+{{- end }}
+{{- end }}
