@@ -72,7 +72,11 @@ fn recreating() -> Vec<Value> {
     for object in &mut all {
         match kind(object) {
             "CollaSet" => object["spec"]["updateStrategy"]["podUpgradePolicy"] = json!("Recreate"),
-            "Pod" => label(object, "podopslifecycle.kusionstack.io/preparing-to-delete", BEGIN),
+            "Pod" => label(
+                object,
+                "podopslifecycle.kusionstack.io/preparing-to-delete",
+                BEGIN,
+            ),
             _ => (),
         }
     }
@@ -138,15 +142,31 @@ fn replacing() -> Vec<Value> {
                 half["metadata"]["name"] = json!(format!("pair-new{id}"));
                 half["metadata"]["uid"] = json!(format!("new-{id}"));
                 half["status"]["phase"] = json!("Pending");
-                label(&mut half, "collaset.kusionstack.io/instance-id", new_id.clone());
-                label(&mut half, "collaset.kusionstack.io/replace-pair-origin-name", origin);
+                label(
+                    &mut half,
+                    "collaset.kusionstack.io/instance-id",
+                    new_id.clone(),
+                );
+                label(
+                    &mut half,
+                    "collaset.kusionstack.io/replace-pair-origin-name",
+                    origin,
+                );
                 label(&mut half, "podopslifecycle.kusionstack.io/creating", BEGIN);
                 new.push(half);
                 serving(object);
                 set_image(object, "nginx:1", BEFORE);
                 label(object, "collaset.kusionstack.io/to-replace", BEGIN);
-                label(object, "collaset.kusionstack.io/replaced-by-replace-update", AFTER);
-                label(object, "collaset.kusionstack.io/replace-pair-new-id", new_id);
+                label(
+                    object,
+                    "collaset.kusionstack.io/replaced-by-replace-update",
+                    AFTER,
+                );
+                label(
+                    object,
+                    "collaset.kusionstack.io/replace-pair-new-id",
+                    new_id,
+                );
             }
             "ResourceContext" => object["spec"]["contexts"] = pool_of_pairs(BEFORE, AFTER),
             _ => (),
@@ -176,7 +196,8 @@ fn serving(pod: &mut Value) {
 
 fn pool_of_pairs(before: &str, after: &str) -> Value {
     let entry = |id: i64, revision: &str, link: &str, other: i64| {
-        let mut data = json!({ "Owner": "pair", "PodDecorationRevisions": "[]", "Revision": revision });
+        let mut data =
+            json!({ "Owner": "pair", "PodDecorationRevisions": "[]", "Revision": revision });
         data[link] = json!(other.to_string());
         json!({ "id": id, "data": data })
     };
@@ -193,12 +214,21 @@ fn deleting() -> Vec<Value> {
         if kind(object) == "Pod" && object["metadata"]["labels"].get(stale).is_some() {
             unlabel(object, stale);
             label(object, "collaset.kusionstack.io/to-delete", BEGIN);
-            label(object, "podopslifecycle.kusionstack.io/preparing-to-delete", BEGIN);
+            label(
+                object,
+                "podopslifecycle.kusionstack.io/preparing-to-delete",
+                BEGIN,
+            );
             operation(object, "pod-delete", "delete", "preparing");
             off_traffic(object);
         }
         if kind(object) == "CollaSet" {
-            for key in ["availableReplicas", "readyReplicas", "updatedAvailableReplicas", "updatedReadyReplicas"] {
+            for key in [
+                "availableReplicas",
+                "readyReplicas",
+                "updatedAvailableReplicas",
+                "updatedReadyReplicas",
+            ] {
                 object["status"][key] = json!(2);
             }
         }

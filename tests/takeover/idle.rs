@@ -10,7 +10,9 @@ use crate::taken_over::{Namespace, Objects, taken_over};
 /// The objects of a kind, by name.
 fn of_kind<'a>(objects: &'a Objects, kind: &str) -> BTreeMap<&'a str, &'a Value> {
     let of_kind = objects.iter().filter(|((of, _), _)| of == kind);
-    of_kind.map(|((_, name), object)| (&**name, object)).collect()
+    of_kind
+        .map(|((_, name), object)| (&**name, object))
+        .collect()
 }
 
 /// Every set is at rest, or somebody else holds what is in flight.
@@ -21,7 +23,10 @@ async fn pods_and_claims_are_not_written() {
         let before = of_kind(&cluster.dumped.before, kind);
         assert_eq!(before.len(), count);
         for (name, object) in &before {
-            let after = cluster.dumped.after.get(&(kind.to_owned(), (*name).to_owned()));
+            let after = cluster
+                .dumped
+                .after
+                .get(&(kind.to_owned(), (*name).to_owned()));
             assert_eq!(after, Some(*object), "{kind} {name}");
         }
         assert_eq!(of_kind(&cluster.dumped.after, kind).len(), count);
@@ -35,7 +40,9 @@ async fn revisions_and_instance_ids_are_kept() {
     let (before, after) = (&cluster.dumped.before, &cluster.dumped.after);
     let data = |objects| -> BTreeMap<String, Value> {
         let revisions = of_kind(objects, "ControllerRevision").into_iter();
-        revisions.map(|(name, object)| (name.to_owned(), object["data"].clone())).collect()
+        revisions
+            .map(|(name, object)| (name.to_owned(), object["data"].clone()))
+            .collect()
     };
     assert_eq!(data(after), data(before));
     let ids = |objects| -> BTreeMap<String, Vec<Value>> {
@@ -44,7 +51,9 @@ async fn revisions_and_instance_ids_are_kept() {
             let entries = pool["spec"]["contexts"].as_array().unwrap();
             entries.iter().map(|entry| entry["id"].clone()).collect()
         };
-        pools.map(|(name, pool)| (name.to_owned(), ids(pool))).collect()
+        pools
+            .map(|(name, pool)| (name.to_owned(), ids(pool)))
+            .collect()
     };
     assert_eq!(ids(after), ids(before));
 }
@@ -53,7 +62,12 @@ async fn revisions_and_instance_ids_are_kept() {
 #[tokio::test]
 async fn specs_and_finalizers_of_owners_are_kept() {
     let cluster = taken_over().await;
-    for kind in ["CollaSet", "PodDecoration", "PodTransitionRule", "OperationJob"] {
+    for kind in [
+        "CollaSet",
+        "PodDecoration",
+        "PodTransitionRule",
+        "OperationJob",
+    ] {
         let after = of_kind(&cluster.dumped.after, kind);
         for (name, before) in of_kind(&cluster.dumped.before, kind) {
             let after = after[name];

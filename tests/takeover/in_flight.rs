@@ -25,7 +25,10 @@ async fn rollout_at_partition_continues_when_partition_falls() {
     let scope = cluster.scope(&cluster.dumped);
     let set = Set::named(&scope, "half");
     let before = set.pods().await;
-    set.edit(json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 0 } } } })).await;
+    set.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 0 } } } }),
+    )
+    .await;
     until_at_rest(&set).await;
     let after = set.pods().await;
     assert_eq!(uids(&after), uids(&before));
@@ -59,7 +62,9 @@ async fn update_in_preparing_ends_without_finalizer() {
     // The others wait for their own finalizers.
     release_pod(&scope, &before[&1]).await;
     let is_first = |pods: &crate::sets::Pods| is_available(&pods[&1]);
-    let pods = set.until_pods("the first one to be updated", is_first).await;
+    let pods = set
+        .until_pods("the first one to be updated", is_first)
+        .await;
     for id in [0, 2] {
         assert_eq!(pods[&id].labels(), before[&id].labels(), "ID {id}");
         assert_eq!(pods[&id].spec, before[&id].spec, "ID {id}");
@@ -102,7 +107,10 @@ async fn label_that_kuperator_does_not_read_deletes_nothing() {
     assert_eq!(uids(&set.pods().await), uids(&before));
     // The label that counts.
     let pod = before[&0].name_any();
-    scope.label(&pod, json!({ keys::TO_DELETE: "true" })).await.unwrap();
+    scope
+        .label(&pod, json!({ keys::TO_DELETE: "true" }))
+        .await
+        .unwrap();
     scope.until_gone(&before[&0]).await;
     until_at_rest(&set).await;
     let mut after = uids(&set.pods().await);
@@ -132,9 +140,14 @@ async fn decoration_continues_in_place() {
     let side = |image: &str| json!([{ "name": "side", "image": image, "injectPolicy": "AfterPrimaryContainer" }]);
     let patch = Patch::Merge(json!({ "spec": { "template": { "containers": side("side:2") } } }));
     let decorations = crate::store::api(&scope, "PodDecoration");
-    decorations.patch("deco", &PatchParams::default(), &patch).await.unwrap();
-    let has_new = |pod: &Pod| pod.spec.as_ref().unwrap().containers[1].image.as_deref() == Some("side:2");
-    set.until_pods("the new sidecar", |pods| pods.values().all(has_new)).await;
+    decorations
+        .patch("deco", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    let has_new =
+        |pod: &Pod| pod.spec.as_ref().unwrap().containers[1].image.as_deref() == Some("side:2");
+    set.until_pods("the new sidecar", |pods| pods.values().all(has_new))
+        .await;
     until_at_rest(&set).await;
     assert_eq!(uids(&set.pods().await), uids(&before));
     assert_eq!(set.images().await, ["nginx:1"; 3]);
@@ -147,7 +160,10 @@ async fn persistent_name_returns_after_deletion() {
     let scope = cluster.scope(&cluster.dumped);
     let set = Set::named(&scope, "seq");
     let before = set.pods().await;
-    scope.label("seq-1", json!({ keys::TO_DELETE: "true" })).await.unwrap();
+    scope
+        .label("seq-1", json!({ keys::TO_DELETE: "true" }))
+        .await
+        .unwrap();
     scope.until_gone(&before[&1]).await;
     until_at_rest(&set).await;
     assert_eq!(set.names().await, ["seq-0", "seq-1", "seq-2"]);
@@ -163,7 +179,10 @@ async fn volume(scope: &Scope) {
         },
     });
     let volume = serde_json::from_value(volume).unwrap();
-    volumes.create(&PostParams::default(), &volume).await.unwrap();
+    volumes
+        .create(&PostParams::default(), &volume)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -175,7 +194,9 @@ async fn pending_job_replaces_its_pod_when_partition_rises() {
     volume(&scope).await;
     let jobs = scope.api::<OperationJob>();
     let partition = Patch::Merge(json!({ "spec": { "partition": 1 } }));
-    jobs.patch("swap", &PatchParams::default(), &partition).await.unwrap();
+    jobs.patch("swap", &PatchParams::default(), &partition)
+        .await
+        .unwrap();
     wait::until("the job to succeed", async || {
         let status = jobs.get("swap").await.unwrap().status.unwrap_or_default();
         serde_json::to_value(status).unwrap()["progress"] == "Succeeded"
@@ -185,7 +206,10 @@ async fn pending_job_replaces_its_pod_when_partition_rises() {
     let after = set.pods().await;
     assert_eq!(after.len(), 5);
     let former: Vec<_> = uids(&before).into_values().collect();
-    let new: Vec<_> = after.values().filter(|pod| !former.contains(&pod.uid().unwrap())).collect();
+    let new: Vec<_> = after
+        .values()
+        .filter(|pod| !former.contains(&pod.uid().unwrap()))
+        .collect();
     assert_eq!(new.len(), 1);
     let is_target = |pod: &&Pod| pod.name_any() == "idle-bn84v";
     assert_eq!(after.values().filter(is_target).count(), 0);
@@ -215,7 +239,12 @@ async fn recreation_in_preparing_ends_without_finalizer() {
 async fn open_pairs_end_with_existing_image() {
     let scope = derived().await;
     let set = Set::named(&scope, "pair");
-    let origins: Vec<_> = set.pods().await.into_values().filter(is_available).collect();
+    let origins: Vec<_> = set
+        .pods()
+        .await
+        .into_values()
+        .filter(is_available)
+        .collect();
     assert_eq!(origins.len(), 2);
     set.edit(with_image("nginx:3")).await;
     until_at_rest(&set).await;
@@ -233,7 +262,10 @@ async fn deletion_in_preparing_ends_without_finalizer() {
     let scope = derived().await;
     let set = Set::named(&scope, "gone");
     let before = set.pods().await;
-    let (id, pod) = before.iter().find(|(_, pod)| label(pod, keys::TO_DELETE).is_some()).unwrap();
+    let (id, pod) = before
+        .iter()
+        .find(|(_, pod)| label(pod, keys::TO_DELETE).is_some())
+        .unwrap();
     release(&scope, "gone").await;
     scope.until_gone(pod).await;
     until_at_rest(&set).await;

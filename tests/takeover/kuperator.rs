@@ -54,7 +54,10 @@ impl Kuperator {
     /// Starts the stand-in, and stores what Kuperator's chart and Kuperator store.
     pub async fn start(client: &Client) -> Kuperator {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        let url = format!(
+            "https://localhost:{}",
+            listener.local_addr().unwrap().port()
+        );
         let authority = Authority::new();
         let (leaf, key) = authority.leaf(24);
         let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -99,7 +102,9 @@ where
     object["kind"] = json!(K::kind(&()));
     object["metadata"] = json!({ "name": name });
     let params = PatchParams::apply("kuperator").force();
-    api.patch(name, &params, &Patch::Apply(object)).await.unwrap();
+    api.patch(name, &params, &Patch::Apply(object))
+        .await
+        .unwrap();
 }
 
 /// The entries that Kuperator's chart installs.
@@ -111,7 +116,8 @@ fn configurations(url: &str, pem: &str) -> [Value; 2] {
             "clientConfig": { "url": format!("{url}{path}"), "caBundle": BASE64_STANDARD.encode(pem) },
         });
         if managed {
-            let control = json!({ "key": "kusionstack.io/control", "operator": "In", "values": ["true"] });
+            let control =
+                json!({ "key": "kusionstack.io/control", "operator": "In", "values": ["true"] });
             entry["objectSelector"] = json!({ "matchExpressions": [control] });
         }
         entry
@@ -131,11 +137,19 @@ fn configurations(url: &str, pem: &str) -> [Value; 2] {
     ];
     let claims = rule("*", "v1", &["DELETE"], &["persistentvolumeclaims"]);
     let validating = [
-        entry("validating-pod", validate, rule("*", "v1", &all, &["pods"]), true),
+        entry(
+            "validating-pod",
+            validate,
+            rule("*", "v1", &all, &["pods"]),
+            true,
+        ),
         entry("validating-pvc", validate, claims, true),
         entry("validating-generic", validate, own, false),
     ];
-    [json!({ "webhooks": mutating }), json!({ "webhooks": validating })]
+    [
+        json!({ "webhooks": mutating }),
+        json!({ "webhooks": validating }),
+    ]
 }
 
 /// Keeps objects as Kuperator does.
@@ -152,9 +166,13 @@ impl Keeper {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), HOME);
         let data = secrets.get("webhook-certs").await.unwrap().data.unwrap();
         let text = |key: &str| std::str::from_utf8(&data[key].0).unwrap();
-        self.acceptor.send_replace(acceptor(text("tls.crt"), text("tls.key")));
+        self.acceptor
+            .send_replace(acceptor(text("tls.crt"), text("tls.key")));
         let bundle = BASE64_STANDARD.encode(text("ca.crt"));
-        let kinds = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
+        let kinds = [
+            "MutatingWebhookConfiguration",
+            "ValidatingWebhookConfiguration",
+        ];
         for (kind, name) in kinds.into_iter().zip(CONFIGURATIONS) {
             let kind = resource("admissionregistration.k8s.io", "v1", kind);
             let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
@@ -179,12 +197,19 @@ impl Keeper {
         let spec = json!({
             "holderIdentity": "kuperator-0", "leaseDurationSeconds": 15, "acquireTime": now, "renewTime": now,
         });
-        apply(&leases, "kusionstack-controller-manager", json!({ "spec": spec })).await;
+        apply(
+            &leases,
+            "kusionstack-controller-manager",
+            json!({ "spec": spec }),
+        )
+        .await;
     }
 }
 
 fn acceptor(leaf: &str, key: &str) -> TlsAcceptor {
-    let chain = CertificateDer::pem_slice_iter(leaf.as_bytes()).map(Result::unwrap).collect();
+    let chain = CertificateDer::pem_slice_iter(leaf.as_bytes())
+        .map(Result::unwrap)
+        .collect();
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
@@ -215,7 +240,9 @@ async fn answer(stream: TcpStream, acceptor: TlsAcceptor) {
     if let Ok(stream) = acceptor.accept(stream).await {
         let service = TowerToHyperService::new(router);
         let io = TokioIo::new(stream);
-        let _ = Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
+        let _ = Builder::new(TokioExecutor::new())
+            .serve_connection(io, service)
+            .await;
     }
 }
 

@@ -1,6 +1,7 @@
 //! A cluster that Kuperator ran, and that Operating takes over while operations are in flight.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod chart;
 mod derived;
 mod fixture;
 mod idle;

@@ -23,7 +23,11 @@ fn manifest(object: &Value) -> Value {
     let mut spec = object["spec"].clone();
     for (parent, key, default) in [
         ("", "scaleStrategy", json!({})),
-        ("/updateStrategy", "podUpgradePolicy", json!("InPlaceIfPossible")),
+        (
+            "/updateStrategy",
+            "podUpgradePolicy",
+            json!("InPlaceIfPossible"),
+        ),
         ("/updateStrategy/rollingUpdate", "byPartition", json!({})),
         ("/updateStrategy", "rollingUpdate", json!({})),
         ("", "updateStrategy", json!({})),
@@ -71,7 +75,12 @@ fn changed_lines(diff: &str) -> Vec<String> {
 
 /// The objects of users that no other test changes.
 fn unchanged() -> impl Iterator<Item = Value> {
-    let kinds = ["CollaSet", "PodDecoration", "PodTransitionRule", "OperationJob"];
+    let kinds = [
+        "CollaSet",
+        "PodDecoration",
+        "PodTransitionRule",
+        "OperationJob",
+    ];
     let changed = ["half", "pair", "wait", "deco", "swap", "rec"];
     fixture::objects().into_iter().filter(move |object| {
         let is_unchanged = !changed.contains(&name(object)) || kind(object) == "PodTransitionRule";
@@ -84,8 +93,13 @@ async fn diff_of_manifests_shows_empty_fields_only() {
     let cluster = taken_over().await;
     let namespace = cluster.scope(&cluster.dumped).namespace;
     let empty = [
-        "-creationTimestamp: null", "-resources: {}", "-status: {}",
-        "-generation: 1", "+generation: 2", "-generation: 2", "+generation: 3",
+        "-creationTimestamp: null",
+        "-resources: {}",
+        "-status: {}",
+        "-generation: 1",
+        "+generation: 2",
+        "-generation: 2",
+        "+generation: 3",
     ];
     let server_side = ["--server-side", "--force-conflicts"];
     let mut compared = 0;
@@ -116,10 +130,16 @@ async fn applied_manifest_changes_no_pod_and_no_revision() {
     let scope = cluster.scope(&cluster.dumped);
     let set = Set::named(&scope, "rec");
     let (before, revision) = (set.pods().await, updated_revision(&set.get().await));
-    let object = fixture::objects().into_iter().find(|object| name(object) == "rec");
+    let object = fixture::objects()
+        .into_iter()
+        .find(|object| name(object) == "rec");
     let manifest = manifest(&object.unwrap());
     let args = ["apply", "-n", &scope.namespace];
-    let applied = cluster.bed.ask_kubectl_about(&args, &manifest).await.success();
+    let applied = cluster
+        .bed
+        .ask_kubectl_about(&args, &manifest)
+        .await
+        .success();
     assert!(applied.out.contains("configured"), "{applied:?}");
     let is_observed = |set: &CollaSet| {
         let observed = set.status.as_ref().map(|status| status.observed_generation);

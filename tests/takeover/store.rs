@@ -61,10 +61,20 @@ async fn store_one(
     let status = object["status"].take();
     let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
     let metadata = object["metadata"].as_object_mut().unwrap();
-    for key in ["uid", "resourceVersion", "creationTimestamp", "generation", "namespace"] {
+    for key in [
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "generation",
+        "namespace",
+    ] {
         metadata.remove(key);
     }
-    for owner in metadata.get_mut("ownerReferences").into_iter().flat_map(|o| o.as_array_mut().unwrap()) {
+    for owner in metadata
+        .get_mut("ownerReferences")
+        .into_iter()
+        .flat_map(|o| o.as_array_mut().unwrap())
+    {
         let uid = owner["uid"].as_str().unwrap();
         owner["uid"] = uids[uid].clone().into();
     }
@@ -81,7 +91,10 @@ async fn store_one(
     let mut stored = api.create(&PostParams::default(), &first).await.unwrap();
     if generation > 1 && stored.metadata.generation == Some(1) {
         let spec = Patch::Merge(json!({ "spec": object["spec"] }));
-        stored = api.patch(&name, &PatchParams::default(), &spec).await.unwrap();
+        stored = api
+            .patch(&name, &PatchParams::default(), &spec)
+            .await
+            .unwrap();
     }
     // The volume controller of the plane writes the status of PVCs.
     if !status.is_null() && kind(&object) != "PersistentVolumeClaim" {
@@ -106,7 +119,10 @@ async fn prepare_pvc(scope: &Scope, object: &mut Value) {
     let volume = format!("{}-{}", scope.namespace, name(object));
     object["spec"]["volumeName"] = json!(volume);
     // The volume controller of the plane writes these annotations when it binds the claim.
-    object["metadata"].as_object_mut().unwrap().remove("annotations");
+    object["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("annotations");
     let volume = json!({
         "metadata": { "name": volume },
         "spec": {
@@ -119,7 +135,10 @@ async fn prepare_pvc(scope: &Scope, object: &mut Value) {
     });
     let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
     let volume = serde_json::from_value(volume).unwrap();
-    volumes.create(&PostParams::default(), &volume).await.unwrap();
+    volumes
+        .create(&PostParams::default(), &volume)
+        .await
+        .unwrap();
 }
 
 /// Puts the Pod on a node of the plane, whose kubelet leaves it alone for now.

@@ -14,8 +14,8 @@ use testbed::{Bed, Scope, wait};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
-use crate::{derived, fixture};
 use crate::store::{self, KINDS};
+use crate::{derived, fixture};
 
 /// How long the server must not have written for the take-over to be at its end.
 const QUIET: Duration = Duration::from_secs(15);
@@ -137,7 +137,11 @@ async fn until_quiet(bed: &Bed, scopes: &[Scope], since: usize) -> usize {
     loop {
         let mut writes = 0;
         for scope in scopes {
-            writes += bed.server_writes(&scope.namespace, since).await.unwrap().len();
+            writes += bed
+                .server_writes(&scope.namespace, since)
+                .await
+                .unwrap()
+                .len();
         }
         if writes == last {
             return bed.audit_events().await.unwrap().len();

@@ -16,8 +16,12 @@ pub fn path_segment(client: &Value) -> Option<&str> {
     segments::split_path(split_target(client).1).0
 }
 
+/// Paths of Kuperator, whose webhooks have the same configurations until they are taken over. Kuperator answers at no
+/// other path.
+const KUPERATOR_PATHS: [&str; 2] = ["/mutating-generic", "/validating-generic"];
+
 /// The patch to merge into a `clientConfig` so that it has this authority (Base64, as in JSON) and this segment in its
-/// path; `None` if it already has both.
+/// path; `None` if it already has both. The path of a webhook of Kuperator stays as it is.
 pub fn client_config_patch(client: &Value, bundle: &Value, segment: Option<&str>) -> Option<Value> {
     let mut change = Map::new();
     if client["caBundle"] != *bundle {
@@ -25,7 +29,7 @@ pub fn client_config_patch(client: &Value, bundle: &Value, segment: Option<&str>
     }
     let (host, path) = split_target(client);
     let wanted = segments::join_path(segment, path);
-    if wanted != path {
+    if wanted != path && !KUPERATOR_PATHS.contains(&path) {
         let (key, value) = match host {
             Some(host) => ("url", json!(format!("{host}{wanted}"))),
             None => ("service", json!({ "path": wanted })),
