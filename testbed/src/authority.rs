@@ -34,6 +34,11 @@ impl Authority {
         self.0.pem()
     }
 
+    /// The key of the authority, PEM.
+    pub fn key_pem(&self) -> String {
+        self.0.key().serialize_pem()
+    }
+
     /// The certificate of the authority, DER.
     pub fn der(&self) -> CertificateDer<'static> {
         self.0.der().clone()

@@ -16,8 +16,12 @@ pub fn path_segment(client: &Value) -> Option<&str> {
     segments::split_path(split_target(client).1).0
 }
 
+/// Paths of Kuperator, whose webhooks have the same configurations until they are taken over. Kuperator answers at no
+/// other path.
+const KUPERATOR_PATHS: [&str; 2] = ["/mutating-generic", "/validating-generic"];
+
 /// The patch to merge into a `clientConfig` so that it has this authority (Base64, as in JSON) and this segment in its
-/// path; `None` if it already has both.
+/// path; `None` if it already has both. The path of a webhook of Kuperator stays as it is.
 pub fn client_config_patch(client: &Value, bundle: &Value, segment: Option<&str>) -> Option<Value> {
     let mut change = Map::new();
     if client["caBundle"] != *bundle {
@@ -25,7 +29,7 @@ pub fn client_config_patch(client: &Value, bundle: &Value, segment: Option<&str>
     }
     let (host, path) = split_target(client);
     let wanted = segments::join_path(segment, path);
-    if wanted != path {
+    if wanted != path && !KUPERATOR_PATHS.contains(&path) {
         let (key, value) = match host {
             Some(host) => ("url", json!(format!("{host}{wanted}"))),
             None => ("service", json!({ "path": wanted })),
@@ -52,6 +56,20 @@ mod tests {
     use super::*;
 
     const SEGMENT: &str = "0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn path_of_kuperator_gets_no_segment() {
+        for path in ["/mutating-generic", "/validating-generic"] {
+            let by_service = json!({ "caBundle": "a", "service": { "name": "s", "path": path } });
+            let by_url = json!({ "caBundle": "a", "url": format!("https://h:1{path}") });
+            for client in [by_service, by_url] {
+                let same = client_config_patch(&client, &json!("a"), Some(SEGMENT));
+                assert_eq!(same, None, "{client}");
+                let patch = client_config_patch(&client, &json!("b"), Some(SEGMENT));
+                assert_eq!(patch, Some(json!({ "caBundle": "b" })), "{client}");
+            }
+        }
+    }
 
     #[test]
     fn only_what_differs_is_changed() {

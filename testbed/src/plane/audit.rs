@@ -190,7 +190,9 @@ impl Plane {
 }
 
 impl Event {
-    fn is_write_of_server(&self, namespace: &str) -> bool {
+    /// Whether this is a successful write of the server to an object of a namespace.
+    #[must_use]
+    pub fn is_write_of_server(&self, namespace: &str) -> bool {
         let object = self.object_ref.as_ref();
         let code = self.response_status.as_ref().map(|status| status.code);
         self.user_agent.starts_with(SERVER_USER_AGENT)

@@ -36,13 +36,14 @@ struct Parallelism {
 
 /// The integration tests that take minutes, the longest first. They start first, so that none of them runs alone at
 /// the end.
-const LONG: [&str; 11] = [
+const LONG: [&str; 12] = [
     "guarantee",
     "collaset",
     "traffic",
     "decorations",
     "operationjobs",
     "running_server",
+    "takeover",
     "owners",
     "ledger_model",
     "rules",
