@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod commands;
+mod first_steps;
 mod links;
 mod manifests;
 mod markdown;

@@ -3,9 +3,16 @@
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 use testbed::{Bed, Scope};
+
+/// Writes an executable file.
+pub fn write_program(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+}
 
 /// A namespace of one test.
 pub struct Ground {
@@ -80,14 +87,9 @@ impl Ground {
     /// Runs a shell script with `kubectl` on its path, in the directory of the repository. Returns its output.
     pub async fn shell(&self, script: &str) -> Result<String, String> {
         let bin = tempfile::tempdir().unwrap();
-        let kubectl = bin.path().join("kubectl");
         let binary = self.bed().controlplane_binary().display();
-        std::fs::write(
-            &kubectl,
-            format!("#!/bin/sh\nexec '{binary}' kubectl \"$@\"\n"),
-        )
-        .unwrap();
-        std::fs::set_permissions(&kubectl, Permissions::from_mode(0o755)).unwrap();
+        let wrapper = format!("#!/bin/sh\nexec '{binary}' kubectl \"$@\"\n");
+        write_program(&bin.path().join("kubectl"), &wrapper);
         let path = std::env::var("PATH").unwrap();
         let output = tokio::process::Command::new("bash")
             .args(["-euo", "pipefail", "-c", script])
