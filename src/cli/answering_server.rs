@@ -1,13 +1,19 @@
 //! Asks through the API server whether a server of Operating answers: a dry run of a rule that it refuses.
 
+use std::time::Duration;
+
+use kube::Client;
 use kube::api::{Api, PostParams};
-use kube::{Client, Error};
 use serde_json::json;
 
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::api_request::{self, ApiFailure};
 
 /// The namespace in which the rule would be created. Every cluster has it.
 const NAMESPACE: &str = "default";
+
+/// Longest wait for the answer. The API server gives a webhook at most 30 s.
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Who answers for rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +45,10 @@ pub async fn find_answering(client: &Client) -> Answering {
         ..PostParams::default()
     };
     let api: Api<PodTransitionRule> = Api::namespaced(client.clone(), NAMESPACE);
-    match api.create(&params, &rule).await {
+    match api_request::within(TIMEOUT, api.create(&params, &rule)).await {
         Ok(_) => Answering::NotAsked,
-        Err(Error::Api(status)) => classify(status.code, &status.message),
-        Err(error) => Answering::Unknown(error.to_string()),
+        Err(ApiFailure::Answered(status)) => classify(status.code, &status.message),
+        Err(failure) => Answering::Unknown(failure.text()),
     }
 }
 

@@ -45,7 +45,8 @@ pub async fn connect_counted_client(
         .build())
 }
 
-fn new_client(config: Config) -> anyhow::Result<Client> {
+/// A client with this configuration.
+pub fn new_client(config: Config) -> anyhow::Result<Client> {
     let address = ServerAddress::of(&config);
     let builder = ClientBuilder::try_from(config).context(NO_CLIENT)?;
     Ok(builder.with_layer(&address.layer()).build())
@@ -115,6 +116,12 @@ impl ServerAddress {
     }
 }
 
+/// Whether the user has named a kubeconfig, or has one at its usual place.
+fn has_kubeconfig() -> bool {
+    std::env::var_os("KUBECONFIG").is_some_and(|files| !files.is_empty())
+        || Kubeconfig::read().is_ok()
+}
+
 async fn load_config(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
@@ -135,7 +142,12 @@ async fn load_config(
         None if context.is_some() => Config::from_kubeconfig(&options)
             .await
             .context("--context: the kubeconfig names no usable cluster and user of this context")?,
-        None => Config::infer().await.context(
+        // A kubeconfig without a usable context must not lead to the cluster of the service account.
+        None if has_kubeconfig() => Config::from_kubeconfig(&options).await.context(
+            "the kubeconfig (KUBECONFIG, or ~/.kube/config) names no usable cluster and user: name a context with --context, \
+             or a file with --kubeconfig",
+        )?,
+        None => Config::incluster().context(
             "found no credentials of an API server: pass --kubeconfig, set KUBECONFIG, or run in a Pod with a \
              service account",
         )?,

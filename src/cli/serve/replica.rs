@@ -235,7 +235,8 @@ impl Replica {
         let changed = Arc::<Notify>::default();
         if !self.args.fixed_webhooks {
             let settings = self.configuration_settings();
-            let upkeep = WebhookUpkeep::new(self.client.clone(), &settings, Arc::clone(&changed));
+            let upkeep = WebhookUpkeep::new(&self.client, &settings, Arc::clone(&changed))
+                .context("the own webhook configurations can't be written")?;
             let stop = self.supervisor.stop().clone();
             self.supervisor.spawn_supervised(
                 "the upkeep of the webhook configurations",

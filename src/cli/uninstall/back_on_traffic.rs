@@ -1,28 +1,27 @@
 //! Puts Pods back on traffic that the readiness gate of Operating keeps off, because nobody else writes the condition
 //! when the server is gone.
 
-use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod as CorePod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
 use super::leftovers::{for_each_listed, is_off_traffic};
-use crate::api::keys;
 use crate::cli::install::request::retry_optional_request;
 use crate::cluster::pod_requests;
 use crate::domain::pod::Pod;
 
-/// Sets the condition of all managed Pods that are off traffic to True. Returns their number.
+/// Sets the condition of all Pods that are off traffic to True, also of those that have lost the control label. Warns of
+/// Pods whose status can't be written. Returns the number of the others.
 pub async fn put_back(client: &Client) -> anyhow::Result<usize> {
     let mut found = Vec::new();
-    let managed = ListParams::default().labels(keys::CONTROL_SELECTOR);
-    for_each_listed::<CorePod>(client, "pods", managed, |pod| {
+    for_each_listed::<CorePod>(client, "pods", ListParams::default(), |pod| {
         if is_off_traffic(pod) {
             found.push((pod.namespace().unwrap_or_default(), pod.name_any()));
         }
     })
     .await?;
+    let mut errors = Vec::new();
     for (namespace, name) in &found {
         let api: Api<CorePod> = Api::namespaced(client.clone(), namespace);
         // Each attempt reads the Pod again, because after a conflict the Pod has changed.
@@ -38,9 +37,15 @@ pub async fn put_back(client: &Client) -> anyhow::Result<usize> {
                 .map(drop)
         };
         let description = format!("put Pod {namespace}/{name} back on traffic");
-        retry_optional_request(&description, step)
-            .await
-            .context("a Pod stays off traffic; correct what the error names, and run this again")?;
+        // One Pod must not keep all others off traffic.
+        if let Err(error) = retry_optional_request(&description, step).await {
+            errors.push(format!("{error:#}"));
+        }
     }
-    Ok(found.len())
+    for error in &errors {
+        eprintln!(
+            "warning: {error}; it stays off traffic until its condition is written or it is deleted"
+        );
+    }
+    Ok(found.len() - errors.len())
 }

@@ -30,8 +30,8 @@ struct LeftoverObjects {
 /// templates whose new Pods never become Ready.
 pub async fn leftover_warnings(client: &Client) -> anyhow::Result<Vec<String>> {
     let mut pods = LeftoverObjects::default();
-    let managed = ListParams::default().labels(keys::CONTROL_SELECTOR);
-    for_each_listed::<Pod>(client, "pods", managed, |pod| {
+    let everything = ListParams::default();
+    for_each_listed::<Pod>(client, "pods", everything, |pod| {
         pods.record_object(pod, is_off_traffic(pod))
     })
     .await?;

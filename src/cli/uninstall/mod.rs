@@ -4,10 +4,13 @@ mod back_on_traffic;
 mod crds;
 mod finalizers;
 pub mod leftovers;
+mod own_namespace;
+mod rights;
 mod running_server;
 mod survey;
 mod traffic_marks;
 
+use anyhow::{Context as _, bail};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
     ValidatingWebhookConfiguration,
@@ -20,6 +23,7 @@ use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
+use self::own_namespace::NamespaceFate;
 use super::args::UninstallArgs;
 use super::install::rbac::{table, users};
 use super::install::request::{retry_optional_request, retry_request};
@@ -32,12 +36,15 @@ use crate::api::keys;
 /// `operating uninstall`.
 pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
     let namespace = &args.cluster.namespace;
-    let target = target::describe_target(&args.cluster);
-    let client = connect::connect_client(&args.cluster).await?;
+    let config = connect::client_config(&args.cluster).await?;
+    let target = target::describe_target(&args.cluster, &config);
+    let client = connect::new_client(config)?;
+    own_namespace::check_namespace(&client, namespace).await?;
     let found = survey::survey(&client, namespace).await?;
     output::write_stdout(&found.describe(&target, namespace, args.keep_crds))?;
     // Also with --dry-run, which answers whether the command would do it.
     found.server.refuse_elsewhere(namespace)?;
+    rights::check_rights(&client, args.keep_crds).await?;
     if args.dry_run {
         return output::write_stdout("nothing was changed, because of --dry-run\n");
     }
@@ -55,12 +62,28 @@ pub async fn uninstall(
     keep_crds: bool,
 ) -> anyhow::Result<String> {
     remove_admission(client).await?;
-    let server = running_server::find_deployment(client, namespace).await?;
-    if let Some(deployment) = server {
-        running_server::stop_deployment(client, namespace, &deployment).await?;
+    remove_the_rest(client, namespace, keep_crds).await.context(
+        "the webhooks are gone, so no rule is enforced any more; correct what the error names, and run this again, or \
+         install again",
+    )
+}
+
+/// Removes everything but the policies and the webhook configurations.
+async fn remove_the_rest(
+    client: &Client,
+    namespace: &str,
+    keep_crds: bool,
+) -> anyhow::Result<String> {
+    let stopped = running_server::stop_deployments(client, namespace).await?;
+    if stopped {
         // The server may have written them again before it ended.
         remove_admission(client).await?;
+        if let Some(sign) = running_server::find_holder(client, namespace).await? {
+            bail!("another server runs, which is not stopped: {sign}; stop it");
+        }
     }
+    // As soon as no server works against it. What follows may wait for finalizers of others.
+    let put_back = back_on_traffic::put_back(client).await?;
     finalizers::strip_all_finalizers(client).await?;
     if !keep_crds {
         crds::remove_crds(client).await?;
@@ -69,7 +92,6 @@ pub async fn uninstall(
     // After the rights of the server: a server that still runs would write the labels and the marks again.
     unlabel_namespaces(client).await?;
     let released = traffic_marks::release_traffic(client).await?;
-    let put_back = back_on_traffic::put_back(client).await?;
     let mut message = format!("uninstalled from namespace {namespace}\n");
     message += &released.describe();
     match put_back {
@@ -142,19 +164,19 @@ async fn remove_own_objects(client: &Client, namespace: &str) -> anyhow::Result<
     delete_object::<Lease>(&Api::namespaced(client.clone(), namespace), names::LEASE).await
 }
 
-/// Deletes the namespace if the installation created it. Returns a text about the namespace for the user.
+/// Deletes the namespace if the installation created it and nothing else is in it. Returns a text about the namespace
+/// for the user.
 async fn remove_namespace(client: &Client, name: &str) -> anyhow::Result<String> {
     let api: Api<Namespace> = Api::all(client.clone());
-    let Some(found) =
-        retry_optional_request(&format!("get namespace {name}"), || api.get(name)).await?
-    else {
+    match own_namespace::find_fate(client, name).await? {
+        NamespaceFate::Absent => return Ok(String::new()),
+        NamespaceFate::Stays(reason) => return Ok(format!("namespace {name} stays: {reason}\n")),
+        NamespaceFate::Goes => {}
+    }
+    let description = format!("get namespace {name}");
+    let Some(found) = retry_optional_request(&description, || api.get(name)).await? else {
         return Ok(String::new());
     };
-    if found.labels().get(names::MANAGED_BY).map(String::as_str) != Some(names::APP_NAME) {
-        return Ok(format!(
-            "namespace {name} was not created by installing and stays\n"
-        ));
-    }
     delete_object(&api, name).await?;
     eprintln!("waiting for namespace {name} to be deleted");
     let uid = found.uid().unwrap_or_default();

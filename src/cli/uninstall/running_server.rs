@@ -7,6 +7,7 @@ use anyhow::bail;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
@@ -22,14 +23,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The duration of a Lease without one of its own.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// A Lease that nobody renewed for this long has no holder, whatever the difference of the clocks.
-const FORGOTTEN: Duration = Duration::from_secs(600);
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 
 /// The servers that run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunningServer {
-    /// The Deployment of the server in its namespace, if it has Pods or wants some.
-    pub deployment: Option<String>,
-    /// How a server shows that this Deployment does not run, in words.
+    /// The Deployments of the server in its namespace that have Pods or want some.
+    pub deployments: Vec<String>,
+    /// How a server shows itself that no Deployment runs, in words.
     pub elsewhere: Option<String>,
 }
 
@@ -37,16 +38,17 @@ impl RunningServer {
     /// Looks for the Deployment, asks whether a server answers, and watches the Lease for as long as its holder may
     /// take to renew it.
     pub async fn find(client: &Client, namespace: &str) -> anyhow::Result<RunningServer> {
-        let deployment = find_deployment(client, namespace).await?;
-        let elsewhere = match deployment {
-            Some(_) => None,
-            None => match find_answering(client).await {
+        let deployments = find_deployments(client, namespace).await?;
+        let is_ending = !server_pods(client, namespace).await?.is_empty();
+        let elsewhere = match deployments.is_empty() && !is_ending {
+            false => None,
+            true => match find_answering(client).await {
                 Answering::Server(text) => Some(format!("it answers for rules: {text}")),
                 _ => find_holder(client, namespace).await?,
             },
         };
         Ok(RunningServer {
-            deployment,
+            deployments,
             elsewhere,
         })
     }
@@ -66,14 +68,18 @@ impl RunningServer {
     }
 }
 
-/// The Deployment of the server, if it has Pods or wants some.
-pub async fn find_deployment(client: &Client, namespace: &str) -> anyhow::Result<Option<String>> {
+/// The Deployments of the server that have Pods or want some.
+async fn find_deployments(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
-    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={}", names::APP_NAME));
     let description = format!("list the Deployments of namespace {namespace}");
+    let ours = own_label();
     let listed = retry_request(&description, || api.list(&ours)).await?;
-    let running = listed.into_iter().find(has_pods);
-    Ok(running.map(|deployment| deployment.name_any()))
+    let running = listed.into_iter().filter(has_pods);
+    Ok(running.map(|deployment| deployment.name_any()).collect())
+}
+
+fn own_label() -> ListParams {
+    ListParams::default().labels(&format!("app.kubernetes.io/name={}", names::APP_NAME))
 }
 
 fn has_pods(deployment: &Deployment) -> bool {
@@ -82,32 +88,52 @@ fn has_pods(deployment: &Deployment) -> bool {
     wanted != Some(0) || present.unwrap_or(0) > 0
 }
 
-/// Scales the Deployment to 0 and waits until its Pods are gone. Returns whether they are.
-pub async fn stop_deployment(client: &Client, namespace: &str, name: &str) -> anyhow::Result<bool> {
+/// The Pods of the server, also those that are ending: a Deployment does not count these any more, and a leader works on
+/// until its last reviews are answered.
+async fn server_pods(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let description = format!("list the Pods of namespace {namespace}");
+    let ours = own_label();
+    let listed = retry_request(&description, || api.list_metadata(&ours)).await?;
+    Ok(listed.into_iter().map(|pod| pod.name_any()).collect())
+}
+
+/// Scales the Deployments of the server to 0 and waits until their Pods are gone. Returns whether there were any.
+///
+/// # Errors
+/// If Pods are left: their server would write again what is removed afterwards.
+pub async fn stop_deployments(client: &Client, namespace: &str) -> anyhow::Result<bool> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let deployments = find_deployments(client, namespace).await?;
     let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
     let params = PatchParams::default();
-    let description = format!("scale Deployment {namespace}/{name} to 0");
-    retry_optional_request(&description, || api.patch_scale(name, &params, &none)).await?;
-    eprintln!("waiting for the Pods of Deployment {namespace}/{name} to end");
+    for name in &deployments {
+        let description = format!("scale Deployment {namespace}/{name} to 0");
+        retry_optional_request(&description, || api.patch_scale(name, &params, &none)).await?;
+    }
+    if deployments.is_empty() && server_pods(client, namespace).await?.is_empty() {
+        return Ok(false);
+    }
+    eprintln!("waiting for the Pods of the server in namespace {namespace} to end");
     let until = Instant::now() + WAIT_TIMEOUT;
     loop {
-        let description = format!("get Deployment {namespace}/{name}");
-        let now = retry_optional_request(&description, || api.get(name)).await?;
-        let Some(now) = now.filter(has_pods) else {
+        let pods = server_pods(client, namespace).await?;
+        if pods.is_empty() {
             return Ok(true);
-        };
+        }
         if Instant::now() > until {
-            let left = now.status.and_then(|s| s.replicas).unwrap_or(0);
-            eprintln!("warning: Deployment {namespace}/{name} still has Pods ({left})");
-            return Ok(false);
+            bail!(
+                "Pods of the server still run in namespace {namespace}: {}; see who keeps or recreates them, such as a GitOps \
+                 tool that sets the number of replicas back",
+                pods.join(", ")
+            );
         }
         sleep(POLL_INTERVAL).await;
     }
 }
 
 /// The holder of the Lease, in words, if somebody renews it.
-async fn find_holder(client: &Client, namespace: &str) -> anyhow::Result<Option<String>> {
+pub async fn find_holder(client: &Client, namespace: &str) -> anyhow::Result<Option<String>> {
     let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
     let description = format!("get Lease {namespace}/{}", names::LEASE);
     let read = async || retry_optional_request(&description, || api.get(names::LEASE)).await;
@@ -122,7 +148,7 @@ async fn find_holder(client: &Client, namespace: &str) -> anyhow::Result<Option<
         holder(&first),
         names::LEASE
     );
-    let until = Instant::now() + duration(&first);
+    let until = Instant::now() + duration(&first).min(WAIT_TIMEOUT);
     while Instant::now() < until {
         sleep(POLL_INTERVAL).await;
         let now = read().await?.and_then(|lease| lease.spec);
@@ -151,7 +177,7 @@ fn duration(lease: &LeaseSpec) -> Duration {
     given.map_or(LEASE_DURATION, Duration::from_secs)
 }
 
-/// Whether a Lease has a holder who may still live. A clock of this machine that is wrong by minutes does no harm.
+/// Whether a Lease has a holder who may still live. A clock of this machine that is wrong by hours does no harm.
 fn may_be_held(lease: &LeaseSpec, now: Timestamp) -> bool {
     let renewed = lease.renew_time.as_ref().map(|at| at.0);
     let is_forgotten =
@@ -182,7 +208,7 @@ mod tests {
             ("a", "2026-01-01T11:59:58Z", true),
             ("a", "2026-01-01T11:55:00Z", true),
             ("a", "2026-01-01T12:30:00Z", true),
-            ("a", "2026-01-01T11:00:00Z", false),
+            ("a", "2025-12-31T11:00:00Z", false),
             ("", "2026-01-01T11:59:58Z", false),
         ] {
             let lease = lease(holder, renewed);

@@ -7,6 +7,7 @@ use kube::{Client, ResourceExt};
 
 use super::finalizers::{crd_resource, for_each_page};
 use super::leftovers;
+use super::own_namespace::{self, NamespaceFate};
 use super::running_server::RunningServer;
 use crate::api::{crd, keys};
 
@@ -19,6 +20,8 @@ pub struct Survey {
     owned_pods: usize,
     /// The Deployment and the other servers that run.
     pub server: RunningServer,
+    /// What becomes of the namespace of the server.
+    namespace: NamespaceFate,
     /// Sentences about Pods and templates that need attention.
     warnings: Vec<String>,
 }
@@ -27,6 +30,7 @@ pub struct Survey {
 pub async fn survey(client: &Client, namespace: &str) -> anyhow::Result<Survey> {
     let mut found = Survey {
         server: RunningServer::find(client, namespace).await?,
+        namespace: own_namespace::find_fate(client, namespace).await?,
         ..Survey::default()
     };
     for crd in crd::all_crds() {
@@ -70,7 +74,7 @@ impl Survey {
             text.push('\n');
         };
         add("goes:");
-        if let Some(deployment) = &self.server.deployment {
+        for deployment in &self.server.deployments {
             add(&format!(
                 "  the Pods of Deployment {namespace}/{deployment}, which is scaled to 0"
             ));
@@ -88,6 +92,9 @@ impl Survey {
             (true, _) => {}
         }
         add("  finalizers and marks of Operating on Pods and Services");
+        if self.namespace == NamespaceFate::Goes {
+            add(&format!("  namespace {namespace} with all that is in it"));
+        }
         add("stays:");
         if keep_crds {
             let objects = self.describe_objects();
@@ -101,7 +108,15 @@ impl Survey {
                 count_of(self.owned_pods, "Pod")
             ));
         }
-        add("  PersistentVolumeClaims, labels of the lifecycle on Pods, members at load balancers");
+        match &self.namespace {
+            NamespaceFate::Stays(reason) => add(&format!(
+                "  namespace {namespace} with its Deployment, Service and certificates: {reason}"
+            )),
+            NamespaceFate::Goes | NamespaceFate::Absent => {}
+        }
+        add(
+            "  PersistentVolumeClaims of users, labels of the lifecycle on Pods, members at load balancers",
+        );
         for warning in &self.warnings {
             add(&format!("warning: {warning}"));
         }
@@ -138,15 +153,17 @@ mod tests {
             ],
             owned_pods: 1,
             server: RunningServer {
-                deployment: Some("operating".to_owned()),
+                deployments: vec!["operating".to_owned()],
                 elsewhere: None,
             },
+            namespace: NamespaceFate::Goes,
             warnings: vec!["something".to_owned()],
         };
         let text = survey.describe("context prod", "home", false);
         for part in [
             "context prod, namespace home",
             "Deployment home/operating",
+            "namespace home with all that is in it",
             "2 collasets, 1 podtransitionrules",
             "1 Pod of CollaSets",
             "warning: something",

@@ -77,9 +77,6 @@ impl CollaSetController {
             self.states.lock().remove(&name);
             return gc::delete_empty_resource_context(&self.context, &name).await;
         };
-        if self.ends_with_namespace(&set) {
-            return ReconcileOutcome::After(ENDING_REQUEUE);
-        }
         let caught_up = self.term_start.wait_until_current(&self.context, &name.0);
         let pod_position = match caught_up.await {
             Ok(position) => position,
@@ -97,14 +94,17 @@ impl CollaSetController {
                 Err(outcome) => return outcome,
             };
         let mut plan = planner::plan_set(&observed);
+        if self.ends_with_namespace(&set) {
+            plan = plan.status_alone();
+        }
         plan.events.extend(state.canary_event(plan.pause.as_ref()));
         let execution = apply::PlanExecution::new(&self.context, &observed, &state);
         let outcome = apply::apply_plan(&execution, plan).await;
         requeue_outcome(outcome, &state, generation, !observed.held.is_empty())
     }
 
-    /// Whether the set will be deleted because its namespace is being deleted. Until then nothing is to be done: every
-    /// creation would be refused, and the namespace controller deletes the Pods.
+    /// Whether the set will be deleted because its namespace is being deleted. Until then only its status is kept up to
+    /// date: every creation would be refused, and the namespace controller deletes the Pods.
     fn ends_with_namespace(&self, set: &CollaSet) -> bool {
         let index = self.context.index.read_state();
         let namespace = index.namespace(set.metadata.namespace.as_deref().unwrap_or_default());
@@ -123,9 +123,6 @@ impl CollaSetController {
         Arc::clone(state)
     }
 }
-
-/// Time between two looks whether the deletion of the namespace has reached the set.
-const ENDING_REQUEUE: Duration = Duration::from_secs(5);
 
 /// Time between two runs that look up Pods which no cache contains. It bounds the requests for a spec with many names.
 const LOOKUP_REQUEUE: Duration = Duration::from_secs(1);

@@ -45,6 +45,17 @@ pub struct SetPlan {
     pub requeue_after_nanos: Option<u64>,
 }
 
+impl SetPlan {
+    /// The plan without all writes but that of the status, and without Events.
+    #[must_use]
+    pub fn status_alone(self) -> SetPlan {
+        SetPlan {
+            status: self.status,
+            ..SetPlan::default()
+        }
+    }
+}
+
 /// What a set lacks, as short texts that start with `; `. A text is empty if nothing is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shortfall {

@@ -2,8 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::admission::routes::{GRACEFUL_DELETION_WEBHOOKS, WEBHOOKS, Webhook};
 use crate::tls::selfmanaged::client_config::{path_segment, split_target};
 use crate::tls::selfmanaged::segments::join_path;
+
+/// Labels of namespaces that AKS leaves out of every webhook.
+const PLATFORM_KEYS: [&str; 2] = ["control-plane", "kubernetes.azure.com/managedby"];
 
 /// The webhooks that a stored configuration should have, and what is wrong with those that it has.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,18 +18,36 @@ pub struct Correction {
     pub differences: Vec<String>,
 }
 
-/// The correction of `stored`, both in JSON. `None` if the stored configuration is right already.
+/// How a stored configuration compares with the needed one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Comparison {
+    /// It is as it should be.
+    Right,
+    /// It is made by another installation, which this reason names.
+    Other(&'static str),
+    Differs(Correction),
+}
+
+/// Compares `stored` with `needed`, both in JSON.
 ///
 /// The address of the webhooks, the segment in their paths and `caBundle` stay as they are stored, because others write
 /// them: the installation, and the owner of the certificates. A webhook that lacks them gets them from another one.
-/// Webhooks with other names are removed: they are Kuperator's, or of another version, and no server answers them.
+/// Webhooks with unknown names are removed: they are Kuperator's, and no server answers them.
 ///
 /// A configuration without any needed webhook is not corrected: nobody knows its address and its authority before an
-/// installation.
-pub fn correct(stored: &Value, needed: &Value) -> Option<Correction> {
+/// installation. Nor is a configuration with the webhooks of other feature gates: an update changes the configuration
+/// first and the servers later.
+pub fn compare(stored: &Value, needed: &Value) -> Comparison {
     let mut differences = Vec::new();
     let is_needed = |hook: &&Value| hooks(needed).any(|n| n["name"] == hook["name"]);
-    let model = hooks(stored).find(is_needed).map(|h| &h["clientConfig"])?;
+    let Some(model) = hooks(stored).find(is_needed).map(|h| &h["clientConfig"]) else {
+        return Comparison::Other("it has no webhook of this server: install again");
+    };
+    if features(stored) != features(needed) {
+        return Comparison::Other(
+            "it has the webhooks of other feature gates than those of this server",
+        );
+    }
     let ours = hooks(stored).filter(is_needed);
     let mut authorities = ours.map(|hook| &hook["clientConfig"]["caBundle"]);
     let authority = authorities.find(|authority| !authority.is_null());
@@ -35,6 +57,10 @@ pub fn correct(stored: &Value, needed: &Value) -> Option<Correction> {
             let client = found.map_or(model, |found| &found["clientConfig"]);
             let mut wanted = needed.clone();
             wanted["clientConfig"] = keep_address(client, &needed["clientConfig"]);
+            if let Some(found) = found {
+                let selector = &mut wanted["namespaceSelector"]["matchExpressions"];
+                keep_exclusions(&found["namespaceSelector"]["matchExpressions"], selector);
+            }
             // Until the owner of the certificates has seen a new webhook.
             let lacks_authority = client["caBundle"].is_null();
             if let Some(authority) = authority.filter(|_| lacks_authority) {
@@ -55,10 +81,23 @@ pub fn correct(stored: &Value, needed: &Value) -> Option<Correction> {
         .collect();
     let foreign = hooks(stored).filter(|hook| !is_needed(hook));
     differences.extend(foreign.map(|hook| format!("{} is not needed", name_of(hook))));
-    (!differences.is_empty()).then(|| Correction {
+    if differences.is_empty() {
+        return Comparison::Right;
+    }
+    Comparison::Differs(Correction {
         webhooks: Value::Array(corrected),
         differences,
     })
+}
+
+/// Whether there are webhooks of graceful deletion, and of CollaSets.
+fn features(configuration: &Value) -> (bool, bool) {
+    let has = |webhook: &Webhook| hooks(configuration).any(|hook| hook["name"] == webhook.name);
+    let mut collasets = WEBHOOKS.iter().filter(|w| w.route.is_for_collasets());
+    (
+        GRACEFUL_DELETION_WEBHOOKS.iter().any(has),
+        collasets.any(has),
+    )
 }
 
 fn hooks(configuration: &Value) -> impl Iterator<Item = &Value> {
@@ -67,6 +106,21 @@ fn hooks(configuration: &Value) -> impl Iterator<Item = &Value> {
 
 fn name_of(hook: &Value) -> &str {
     hook["name"].as_str().unwrap_or_default()
+}
+
+/// Keeps the expressions by which a platform leaves out its own namespaces. The platform would add them again for ever.
+fn keep_exclusions(stored: &Value, needed: &mut Value) {
+    let (Some(stored), Some(needed)) = (stored.as_array(), needed.as_array_mut()) else {
+        return;
+    };
+    for (index, expression) in stored.iter().enumerate() {
+        let key = expression["key"].as_str().unwrap_or_default();
+        let operator = expression["operator"].as_str().unwrap_or_default();
+        let excludes = ["NotIn", "DoesNotExist"].contains(&operator);
+        if excludes && PLATFORM_KEYS.contains(&key) {
+            needed.insert(index.min(needed.len()), expression.clone());
+        }
+    }
 }
 
 /// The stored address with the path that is needed.
@@ -123,9 +177,21 @@ fn normalized(value: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
     use crate::admission::routes::{ClientConfig, ConfigurationSettings, webhook_configurations};
+
+    fn correct(stored: &Value, needed: &Value) -> Option<Correction> {
+        match compare(stored, needed) {
+            Comparison::Right => None,
+            Comparison::Differs(correction) => Some(correction),
+            Comparison::Other(reason) => panic!("{reason}"),
+        }
+    }
+
+    fn is_left_alone(stored: &Value, needed: &Value) -> bool {
+        matches!(compare(stored, needed), Comparison::Other(_))
+    }
 
     const SEGMENT: &str = "0123456789abcdef0123456789abcdef";
 
@@ -209,34 +275,60 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_of_kuperator_and_of_other_features_are_removed() {
+    fn webhooks_of_kuperator_are_removed() {
         let mut stored = needed();
-        let service = ClientConfig::Service {
-            name: "operating".to_owned(),
-            namespace: "home".to_owned(),
-            port: 443,
-        };
-        let gated = configuration(service, None, true);
         let foreign = json!({
             "name": "validating-pod.apps.kusionstack.io", "failurePolicy": "Fail",
             "clientConfig": { "service": { "name": "kusionstack-controller-manager", "namespace": "kusionstack-system" } },
         });
-        stored["webhooks"] = gated["webhooks"].clone();
-        stored["webhooks"]
-            .as_array_mut()
-            .unwrap()
-            .insert(0, foreign.clone());
+        let hooks = stored["webhooks"].as_array_mut().unwrap();
+        hooks.insert(0, foreign.clone());
         let correction = correct(&stored, &needed()).unwrap();
         assert_eq!(correction.webhooks, needed()["webhooks"]);
-        assert!(
-            correction
-                .differences
-                .iter()
-                .all(|d| d.ends_with("is not needed"))
+        assert_eq!(
+            correction.differences,
+            ["validating-pod.apps.kusionstack.io is not needed"]
         );
         // Without an installation.
-        assert_eq!(correct(&json!({}), &needed()), None);
-        assert_eq!(correct(&json!({ "webhooks": [foreign] }), &needed()), None);
+        assert!(is_left_alone(&json!({}), &needed()));
+        assert!(is_left_alone(&json!({ "webhooks": [foreign] }), &needed()));
+    }
+
+    #[test]
+    fn configuration_of_other_feature_gates_is_left_alone() {
+        let of = |grace_delete, collasets| {
+            let (mutating, _) = webhook_configurations(&ConfigurationSettings {
+                client: ClientConfig::Url("https://h".to_owned()),
+                namespace: "home".to_owned(),
+                ca_bundle: None,
+                grace_delete,
+                collasets,
+                cert_manager: None,
+                segment: None,
+            });
+            serde_json::to_value(mutating).unwrap()
+        };
+        for grace_delete in [false, true] {
+            for collasets in [false, true] {
+                let needed = of(grace_delete, collasets);
+                assert_eq!(correct(&of(grace_delete, collasets), &needed), None);
+                assert!(is_left_alone(&of(!grace_delete, collasets), &needed));
+                assert!(is_left_alone(&of(grace_delete, !collasets), &needed));
+            }
+        }
+    }
+
+    #[test]
+    fn exclusions_of_the_platform_are_no_difference() {
+        let mut stored = needed();
+        let expressions = &mut stored["webhooks"][0]["namespaceSelector"]["matchExpressions"];
+        let expressions = expressions.as_array_mut().unwrap();
+        expressions.push(json!({"key": "control-plane", "operator": "DoesNotExist"}));
+        expressions.insert(0, json!({"key": "kubernetes.azure.com/managedby", "operator": "NotIn", "values": ["aks"]}));
+        assert_eq!(correct(&stored, &needed()), None);
+        let expressions = &mut stored["webhooks"][0]["namespaceSelector"]["matchExpressions"];
+        expressions[0] = json!({"key": "team", "operator": "NotIn", "values": ["a"]});
+        assert!(correct(&stored, &needed()).is_some());
     }
 
     #[test]

@@ -2,30 +2,26 @@
 //! `operating install`. Only the leader writes, and only if something differs.
 //!
 //! A configuration that does not exist stays so: an administrator may have deleted it to get out of an emergency, and
-//! the server has no right to create it. A configuration of another version stays as it is: while an update or a return
-//! to an older version goes on, the leader can't know which of the two versions will be left, and webhooks of the other
-//! version would be answered with 404.
+//! the server has no right to create it. A configuration of another version, or of other feature gates, stays as it is:
+//! while an update or a return to an older version goes on, the leader can't know which of the two will be left.
 
 mod correction;
+mod pace;
 
-use std::fmt::Debug;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
-};
-use kube::api::{Api, Patch, PatchParams};
-use kube::{Client, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
-use self::correction::correct;
+use self::correction::{Comparison, compare};
+use self::pace::Pace;
 use crate::admission::routes::{
     ConfigurationSettings, MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION, WEBHOOK_REVISION,
     webhook_configurations, webhook_revision,
@@ -35,160 +31,205 @@ use crate::api_request::{self, ApiFailure};
 /// Field manager of the corrections.
 const FIELD_MANAGER: &str = "operating-webhooks";
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause after a correction. Another program that writes the configurations too gets an answer only this often.
-const AFTER_CORRECTION: Duration = Duration::from_secs(10);
 /// The pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
+/// The pause after the API server has refused the right: RBAC may be written anew, or granted later.
+const AFTER_REFUSAL: Duration = Duration::from_secs(600);
 
 /// What the leader needs to correct the configurations.
 pub(super) struct WebhookUpkeep {
-    client: Client,
-    needed: (MutatingWebhookConfiguration, ValidatingWebhookConfiguration),
+    configurations: [Configuration; 2],
     /// Notified after each change of a stored configuration.
     changed: Arc<Notify>,
+    pace: Pace,
+    /// The last note about each configuration, so that a state is logged once.
+    notes: BTreeMap<&'static str, String>,
 }
 
-/// Why a configuration was not corrected.
-enum Failure {
-    /// The server has no right to read or to write it.
-    Forbidden(String),
-    /// Anything else; another attempt may succeed.
-    Passing(String),
+/// One of the two configurations.
+struct Configuration {
+    name: &'static str,
+    api: Api<DynamicObject>,
+    /// The webhooks that this version needs, in JSON.
+    needed: Value,
+}
+
+/// What became of a configuration.
+enum Outcome {
+    /// It is right, or does not exist.
+    Right,
+    /// It was corrected; the differences in words.
+    Corrected(String),
+    /// It is not compared, for this reason.
+    LeftAlone(String),
 }
 
 impl WebhookUpkeep {
     /// `settings` are those of an installation with the flags of this server.
-    pub fn new(client: Client, settings: &ConfigurationSettings, changed: Arc<Notify>) -> Self {
-        WebhookUpkeep {
-            client,
-            needed: webhook_configurations(settings),
+    ///
+    /// # Errors
+    /// If the own configurations can't be written as JSON.
+    pub fn new(
+        client: &Client,
+        settings: &ConfigurationSettings,
+        changed: Arc<Notify>,
+    ) -> serde_json::Result<Self> {
+        let (mutating, validating) = webhook_configurations(settings);
+        let of = |kind: &str, name, needed| {
+            let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+            Configuration {
+                name,
+                api: Api::all_with(client.clone(), &ApiResource::from_gvk(&kind)),
+                needed,
+            }
+        };
+        let [mutating, validating] = [
+            serde_json::to_value(mutating)?,
+            serde_json::to_value(validating)?,
+        ];
+        Ok(WebhookUpkeep {
+            configurations: [
+                of(
+                    "MutatingWebhookConfiguration",
+                    MUTATING_CONFIGURATION,
+                    mutating,
+                ),
+                of(
+                    "ValidatingWebhookConfiguration",
+                    VALIDATING_CONFIGURATION,
+                    validating,
+                ),
+            ],
             changed,
-        }
+            pace: Pace::default(),
+            notes: BTreeMap::new(),
+        })
     }
 
-    /// Corrects the configurations while this replica leads: at once, and after each of their changes. Does nothing
-    /// more after it was refused the right to do so.
-    pub async fn run(self, mut leading: watch::Receiver<bool>, stop: CancellationToken) {
+    /// Corrects the configurations while this replica leads: at once, and after each of their changes.
+    pub async fn run(mut self, mut leading: watch::Receiver<bool>, stop: CancellationToken) {
         let work = async {
-            loop {
-                if leading.wait_for(|leads| *leads).await.is_err() {
-                    return;
-                }
-                let changed = self.changed.notified();
-                match self.correct_both().await {
-                    Ok(true) => sleep(AFTER_CORRECTION).await,
-                    Ok(false) => {
-                        tokio::select! {
-                            () = changed => {}
-                            lost = leading.wait_for(|leads| !*leads) => if lost.is_err() { return },
-                        }
+            while leading.wait_for(|leads| *leads).await.is_ok() {
+                let changed = Arc::clone(&self.changed);
+                let pause = self.correct_all().await;
+                let wait = async {
+                    match pause {
+                        Some(pause) => sleep(pause).await,
+                        None => changed.notified().await,
                     }
-                    Err(Failure::Forbidden(error)) => {
-                        info!(
-                            error,
-                            "this server does not correct the webhook configurations (docs/rights.md)"
-                        );
-                        // A task that ends would end the process.
-                        std::future::pending().await
-                    }
-                    Err(Failure::Passing(error)) => {
-                        warn!(
-                            error,
-                            "cannot compare the webhook configurations with those of this version"
-                        );
-                        sleep(AFTER_FAILURE).await;
-                    }
+                };
+                tokio::select! {
+                    () = wait => {}
+                    lost = leading.wait_for(|leads| !*leads) => if lost.is_err() { return },
                 }
             }
         };
         stop.run_until_cancelled(work).await;
     }
 
-    /// Whether anything was written.
-    async fn correct_both(&self) -> Result<bool, Failure> {
-        let (mutating, validating) = &self.needed;
-        let first = self.correct_one(MUTATING_CONFIGURATION, mutating).await?;
-        let second = self
-            .correct_one(VALIDATING_CONFIGURATION, validating)
-            .await?;
-        Ok(first || second)
+    /// Looks at all configurations. Returns the pause until the next look; `None` to wait for a change.
+    async fn correct_all(&mut self) -> Option<Duration> {
+        let mut pause = None;
+        for configuration in &self.configurations {
+            let name = configuration.name;
+            let (note, next) = match configuration.correct().await {
+                Ok(Outcome::Right) => (String::new(), None),
+                Ok(Outcome::LeftAlone(reason)) => (reason, None),
+                Ok(Outcome::Corrected(differences)) => {
+                    let (next, is_fight) = self.pace.after_correction(Instant::now());
+                    match is_fight {
+                        false => info!(name, differences, "corrected a webhook configuration"),
+                        true => warn!(
+                            name,
+                            differences,
+                            next_in = format!("{next:?}"),
+                            "corrected a webhook configuration again; another program changes it: have it leave the \
+                             configuration alone, or run the servers with --fixed-webhooks"
+                        ),
+                    }
+                    (String::new(), Some(next))
+                }
+                Err(ApiFailure::Answered(status)) if status.code == 403 => (
+                    format!("the server has no right to correct it: {}", status.message),
+                    Some(AFTER_REFUSAL),
+                ),
+                Err(failure) => {
+                    let error = failure.text();
+                    warn!(
+                        name,
+                        error, "cannot compare a webhook configuration with that of this version"
+                    );
+                    (String::new(), Some(AFTER_FAILURE))
+                }
+            };
+            pause = pause.max(next);
+            let known = self.notes.insert(name, note.clone()).unwrap_or_default();
+            if known != note && !note.is_empty() {
+                warn!(name, reason = note, "a webhook configuration is not kept");
+            }
+        }
+        pause
     }
+}
 
-    async fn correct_one<K>(&self, name: &str, needed: &K) -> Result<bool, Failure>
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
-    {
-        let api: Api<K> = Api::all(self.client.clone());
-        let Some(found) = call(api.get_opt(name)).await? else {
-            return Ok(false);
+impl Configuration {
+    async fn correct(&self) -> Result<Outcome, ApiFailure> {
+        let Some(found) = call(self.api.get_opt(self.name)).await? else {
+            return Ok(Outcome::Right);
         };
         let revision = webhook_revision(found.annotations());
         if revision != WEBHOOK_REVISION {
-            debug!(
-                name,
-                revision,
-                own = WEBHOOK_REVISION,
-                "the webhooks are those of another version"
-            );
-            return Ok(false);
+            return Ok(Outcome::LeftAlone(format!(
+                "its webhooks have revision {revision}, those of this version {WEBHOOK_REVISION}; apply the configurations of \
+                 this version"
+            )));
         }
-        let [stored, wanted] = [to_json(&found)?, to_json(needed)?];
-        let Some(correction) = correct(&stored, &wanted) else {
-            return Ok(false);
+        let correction = match compare(&found.data, &self.needed) {
+            Comparison::Right => {
+                // A former attempt may have ended between both writes.
+                self.disown(&found).await?;
+                return Ok(Outcome::Right);
+            }
+            Comparison::Other(reason) => return Ok(Outcome::LeftAlone(reason.to_owned())),
+            Comparison::Differs(correction) => correction,
         };
         let body = json!({
             "metadata": { "resourceVersion": found.resource_version() },
             "webhooks": correction.webhooks,
         });
-        let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
-        let written = call(api.patch(name, &params, &Patch::Merge(&body))).await?;
-        info!(
-            name,
-            differences = correction.differences.join("; "),
-            "corrected a webhook configuration"
-        );
-        self.disown(&api, &written).await?;
-        Ok(true)
+        let written = self.patch(&body).await?;
+        self.disown(&written).await?;
+        Ok(Outcome::Corrected(correction.differences.join("; ")))
     }
 
     /// Takes this server out of the list of field managers. Otherwise a later server-side apply by the tool that owns
     /// the configuration, such as Helm, would report a conflict.
-    async fn disown<K>(&self, api: &Api<K>, written: &K) -> Result<(), Failure>
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
-    {
-        let managers = written.managed_fields().iter();
+    async fn disown(&self, written: &DynamicObject) -> Result<(), ApiFailure> {
+        let managers = written.managed_fields();
         let is_other = |manager: &Option<String>| manager.as_deref() != Some(FIELD_MANAGER);
-        let others: Vec<_> = managers.filter(|entry| is_other(&entry.manager)).collect();
-        // An empty list would not be taken as one.
-        if others.is_empty() {
+        let others: Vec<_> = managers
+            .iter()
+            .filter(|entry| is_other(&entry.manager))
+            .collect();
+        // The API server does not take an empty list as one.
+        if others.is_empty() || others.len() == managers.len() {
             return Ok(());
         }
         let body = json!({ "metadata": {
             "resourceVersion": written.resource_version(), "managedFields": others,
         } });
+        self.patch(&body).await.map(drop)
+    }
+
+    async fn patch(&self, body: &Value) -> Result<DynamicObject, ApiFailure> {
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
-        let name = written.name_any();
-        call(api.patch(&name, &params, &Patch::Merge(&body)))
-            .await
-            .map(drop)
+        call(self.api.patch(self.name, &params, &Patch::Merge(body))).await
     }
 }
 
-fn to_json(object: &impl Serialize) -> Result<Value, Failure> {
-    serde_json::to_value(object).map_err(|error| Failure::Passing(error.to_string()))
-}
-
-async fn call<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
-    let answer = api_request::within(CALL_TIMEOUT, request).await;
-    answer.map_err(|failure| match &failure {
-        ApiFailure::Answered(status) if status.code == 403 => Failure::Forbidden(failure.text()),
-        _ => Failure::Passing(failure.text()),
-    })
+async fn call<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, ApiFailure> {
+    api_request::within(CALL_TIMEOUT, request).await
 }
