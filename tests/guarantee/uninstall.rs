@@ -68,6 +68,11 @@ async fn pods_in_operate_serve_again_after_uninstalling() {
     let pods = scope.web_under_rule(2, json!(1)).await;
     scope.begin(&pods[0], "x").await.unwrap();
     until_serving(&scope, &pods[0], false).await;
+    let label = testbed::keys::operation("operate", "x");
+    wait::until("the operation to begin", async || {
+        scope.get(&pods[0]).await.labels().contains_key(&label)
+    })
+    .await;
     bed.kill_all().await;
     let (done, text) = uninstall(&bed, &["--yes"]);
     assert!(done, "{text}");
@@ -78,7 +83,6 @@ async fn pods_in_operate_serve_again_after_uninstalling() {
         "{text}"
     );
     until_serving(&scope, &pods[0], true).await;
-    let label = testbed::keys::operation("operate", "x");
     let now = scope.get(&pods[0]).await;
     assert!(
         now.labels().contains_key(&label),
