@@ -73,10 +73,8 @@ pub async fn observe_workload(
         pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         pods
     });
-    let rules = reads.rules().await.unwrap_or_else(|e| {
-        notes.add("which rules hold its Pods", &e);
-        Vec::new()
-    });
+    let rules = reads.rules().await;
+    let rules = rules.map_err(|e| notes.add("which rules hold its Pods", &e));
     let disruption_budgets = reads.disruption_budgets().await.unwrap_or_else(|e| {
         notes.add(
             "whether a PodDisruptionBudget holds evictions is not checked",
@@ -89,7 +87,7 @@ pub async fn observe_workload(
     Ok(Some(ObservedWorkload {
         pods,
         managed_pods: reads.managed_pods().await.unwrap_or_default(),
-        rules,
+        rules: rules.ok(),
         jobs: jobs.ok(),
         context: PodContext {
             excluded: reads.exclusion_reason().await,
