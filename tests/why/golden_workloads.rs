@@ -54,7 +54,7 @@ fn stored(kind: &str, object: Value, replica_sets: Vec<Value>) -> StoredWorkload
 
 #[test]
 fn golden_files_match_diagnoses_of_workloads() {
-    compare_with_golden_files("why-workload", 10, |situation: Situation, now| {
+    compare_with_golden_files("why-workload", 20, |situation: Situation, now| {
         let workload = stored(&situation.kind, situation.object, situation.replica_sets);
         let all: Option<Vec<Arc<Pod>>> = situation
             .pods

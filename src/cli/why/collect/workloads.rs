@@ -110,7 +110,8 @@ where
     let namespace = &*reads.namespace;
     let objects: Api<K> = request_path::namespaced_api(&reads.client, namespace)?;
     let plural = K::plural(&());
-    api_reads::call_with_timeout("get", &plural, Some(namespace), objects.get_opt(name)).await
+    let read = async { api_reads::found(objects.get(name).await) };
+    api_reads::call_with_timeout("get", &plural, Some(namespace), read).await
 }
 
 async fn list_replica_sets(reads: &NamespaceReads) -> anyhow::Result<Vec<ReplicaSet>> {

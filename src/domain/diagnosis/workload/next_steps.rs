@@ -1,6 +1,7 @@
 //! What the user can do about a workload that waits, or where to read more.
 
 use super::facts::{WaitGroup, WaitGroupKind, WorkloadDiagnosis, WorkloadFacts};
+use crate::domain::diagnosis::facts::RuleVerdict;
 
 /// The steps, the most useful one first.
 pub fn next_steps(diagnosis: &WorkloadDiagnosis) -> Vec<String> {
@@ -45,7 +46,11 @@ pub fn next_steps(diagnosis: &WorkloadDiagnosis) -> Vec<String> {
         !group.pods.is_empty()
             && !matches!(group.kind, WaitGroupKind::Stuck | WaitGroupKind::Finished)
     });
-    if let Some(pod) = detailed.and_then(|group| group.pods.first()) {
+    let mut rules = diagnosis.rules.iter();
+    let held = rules.find(|rule| rule.rule.verdict == RuleVerdict::Holds);
+    let held = held.filter(|_| group_of(WaitGroupKind::Rule).is_some());
+    let detailed = detailed.and_then(|group| group.pods.first());
+    if let Some(pod) = detailed.or(held.map(|rule| &rule.pod)) {
         steps.push(format!(
             "more about a single Pod: kubectl operating why pod/{pod} -n {namespace}"
         ));
