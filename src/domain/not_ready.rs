@@ -16,6 +16,8 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 pub enum NotReadyCause<'a> {
     /// The Pod has no node: the scheduler finds none, or scheduling gates hold the Pod.
     NoNode(&'a PodCondition),
+    /// The Pod has no node, and no scheduler has reported on it.
+    NoScheduler,
     /// The node has not begun to start the containers.
     NotStarted {
         /// Name of the node.
@@ -48,6 +50,10 @@ impl<'a> NotReadyCause<'a> {
         if let Some(unscheduled) = scheduled.filter(|c| c.status != "True") {
             return Some(NotReadyCause::NoNode(unscheduled));
         }
+        let is_new = pod.status.phase == "Pending" && pod.status.container_statuses.is_empty();
+        if scheduled.is_none() && pod.spec.node_name.is_empty() && is_new {
+            return Some(NotReadyCause::NoScheduler);
+        }
         waiting_container(pod)
             .or_else(|| unfinished_init_container(pod))
             .or_else(|| unready_container(pod))
@@ -60,7 +66,9 @@ impl<'a> NotReadyCause<'a> {
     /// causes of a normal start.
     pub fn is_stuck(&self) -> bool {
         match self {
-            NotReadyCause::NoNode(_) | NotReadyCause::NodeLost { .. } => true,
+            NotReadyCause::NoNode(_)
+            | NotReadyCause::NoScheduler
+            | NotReadyCause::NodeLost { .. } => true,
             NotReadyCause::Waiting(_, waiting) => waiting.is_broken(),
             _ => false,
         }
@@ -104,6 +112,9 @@ impl<'a> NotReadyCause<'a> {
                 "SchedulingGated" => "it is not scheduled to a node (SchedulingGated)".to_owned(),
                 _ => "it is not scheduled to a node".to_owned(),
             },
+            NotReadyCause::NoScheduler => {
+                "no scheduler has reported on it: see spec.schedulerName".to_owned()
+            }
             NotReadyCause::NotStarted { node } => {
                 format!("node {node} has not started its containers yet")
             }
@@ -125,8 +136,11 @@ impl<'a> NotReadyCause<'a> {
                 )
             }
             NotReadyCause::Ended(container) => {
-                let exit = last_exit(container);
-                format!("container {} is not ready{exit}", container.name)
+                let exit = match container.state.exit_code {
+                    Some(code) => format!(" (exit code {code})"),
+                    None => last_exit(container),
+                };
+                format!("container {} has ended{exit}", container.name)
             }
             NotReadyCause::Gate(type_) => format!(
                 "the condition {type_} is not True, which a readiness gate of the Pod demands and another program sets"
@@ -277,6 +291,20 @@ mod tests {
     }
 
     #[test]
+    fn pod_that_no_scheduler_has_seen_is_stuck() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "web-0" }, "spec": {}, "status": { "phase": "Pending" },
+        }))
+        .unwrap();
+        let cause = NotReadyCause::of_pod(&pod).unwrap();
+        assert_eq!(
+            cause.describe(&pod, None),
+            "no scheduler has reported on it: see spec.schedulerName"
+        );
+        assert!(cause.is_stuck());
+    }
+
+    #[test]
     fn crash_loop_is_reported_with_exit_code() {
         let status = main_container(json!({
             "state": { "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 5m0s of pod=web-0" } },
@@ -325,7 +353,11 @@ mod tests {
         assert!(text.contains("probe has not succeeded"), "{text}");
         assert!(!is_stuck);
         let (text, _) = cause(main_container(json!({ "state": { "terminated": {} } })));
-        assert_eq!(text, "container main is not ready");
+        assert_eq!(text, "container main has ended");
+        let (text, _) = cause(main_container(json!({
+            "state": { "terminated": { "exitCode": 3 } }, "lastState": { "terminated": { "exitCode": 1 } },
+        })));
+        assert_eq!(text, "container main has ended (exit code 3)");
     }
 
     #[test]

@@ -112,6 +112,8 @@ pub struct Shape {
     owner: Option<String>,
     /// Time of the deletion, as an age. A negative age is in the future.
     deletion: Option<String>,
+    /// Name of its node.
+    node: Option<String>,
     status: Value,
 }
 
@@ -129,6 +131,7 @@ impl Default for Shape {
             finalizers: Vec::new(),
             owner: None,
             deletion: None,
+            node: None,
             status: json!({}),
         }
     }
@@ -182,6 +185,7 @@ pub fn pod(shape: &Shape) -> Arc<Pod> {
             "deletionTimestamp": shape.deletion.as_ref().map(|age| ago(age).unwrap()),
         },
         "spec": {
+            "nodeName": shape.node.clone().unwrap_or_default(),
             "containers": [{ "name": "main", "image": "web:2" }],
             "readinessGates": [{ "conditionType": keys::SERVICE_READY }],
         },

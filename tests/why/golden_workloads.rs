@@ -24,13 +24,18 @@ struct Situation {
     replica_sets: Vec<Value>,
     /// `null` if the user may not list Pods.
     pods: Option<Vec<Shape>>,
-    #[serde(default)]
-    rules: Vec<Value>,
+    /// `null` if the user may not list rules.
+    #[serde(default = "no_rules")]
+    rules: Option<Vec<Value>>,
     #[serde(default)]
     disruption_budgets: Vec<Value>,
     excluded: Option<String>,
     #[serde(default)]
     notes: Vec<String>,
+}
+
+fn no_rules() -> Option<Vec<Value>> {
+    Some(Vec::new())
 }
 
 fn stored(kind: &str, object: Value, replica_sets: Vec<Value>) -> StoredWorkload {
@@ -49,7 +54,7 @@ fn stored(kind: &str, object: Value, replica_sets: Vec<Value>) -> StoredWorkload
 
 #[test]
 fn golden_files_match_diagnoses_of_workloads() {
-    compare_with_golden_files("why-workload", 10, |situation: Situation, now| {
+    compare_with_golden_files("why-workload", 20, |situation: Situation, now| {
         let workload = stored(&situation.kind, situation.object, situation.replica_sets);
         let all: Option<Vec<Arc<Pod>>> = situation
             .pods
@@ -62,7 +67,9 @@ fn golden_files_match_diagnoses_of_workloads() {
         let observed = ObservedWorkload {
             pods: all.as_ref().map(own),
             managed_pods: all.unwrap_or_default(),
-            rules: situation.rules.into_iter().map(rule).collect(),
+            rules: situation
+                .rules
+                .map(|rules| rules.into_iter().map(rule).collect()),
             jobs: None,
             context: PodContext {
                 excluded: situation.excluded,

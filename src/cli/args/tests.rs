@@ -126,6 +126,7 @@ fn objects_of_why_are_named_as_for_kubectl() {
             &["job", "web"],
             "operating why accepts pod/NAME, cls/NAME (CollaSet), deploy/NAME, sts/NAME",
         ),
+        (&["web-3", "web-4"], "write pod/web-3 pod/web-4"),
         (&["pod.apps.kusionstack.io/web"], "is not supported"),
         (&["opj.example.com/web"], "is not supported"),
         (&["deploy.extensions/web"], "is not supported"),
@@ -134,7 +135,16 @@ fn objects_of_why_are_named_as_for_kubectl() {
         (&["svc/"], "the name is missing: write svc/NAME"),
         (&["deploy", ""], "the name is missing: write deploy/NAME"),
         (&["pod/a/b"], "a/b is not a name: write pod/NAME"),
-        (&["a", "b", "c"], "a is not supported"),
+        (
+            &["a", "b", "c"],
+            "if these are Pods, write pod/a pod/b pod/c",
+        ),
+        (&["deploy"], "the name is missing: write deploy/NAME"),
+        (&["Pods"], "write pod/NAME"),
+        (
+            &["pods", "web-3", "deploy/web"],
+            "pods is a kind without a name: write pod/NAME",
+        ),
         (&["pod/a", "b", "c"], "b has no kind"),
         (&[], "required"),
     ] {

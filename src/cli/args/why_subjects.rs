@@ -107,19 +107,27 @@ impl WhyArgs {
     pub fn subjects(&self) -> Result<Vec<WhySubject<'_>>, String> {
         let objects: Vec<&str> = self.objects.iter().map(String::as_str).collect();
         let subjects = match objects.as_slice() {
+            // A Pod with the name of a kind is written as pod/NAME.
+            [word] if find_kind(word).is_some() => vec![checked_subject(word, "")?],
             [name] if !name.contains('/') => vec![checked_subject("pod", name)?],
             [kind, names @ ..] if objects.iter().all(|object| !object.contains('/')) => {
                 let subjects = names.iter().map(|name| checked_subject(kind, name));
-                subjects.collect::<Result<_, _>>()?
+                let subjects: Result<_, _> = subjects.collect();
+                subjects.map_err(|error| match find_kind(kind) {
+                    Some(_) => error,
+                    None => {
+                        let pods = objects.iter().map(|name| format!("pod/{name}"));
+                        let pods: Vec<_> = pods.collect();
+                        format!("{error}; if these are Pods, write {}", pods.join(" "))
+                    }
+                })?
             }
             [kind, name] if !kind.contains('/') => vec![checked_subject(kind, name)?],
             objects => {
                 let subjects = objects.iter().map(|object| {
-                    let (kind, name) = object.split_once('/').ok_or_else(|| {
-                        format!(
-                            "{object} has no kind: write KIND/NAME for each object, or KIND NAME NAME"
-                        )
-                    })?;
+                    let (kind, name) = object
+                        .split_once('/')
+                        .ok_or_else(|| describe_lone_word(object))?;
                     checked_subject(kind, name)
                 });
                 subjects.collect::<Result<_, _>>()?
@@ -134,17 +142,31 @@ impl WhyArgs {
     }
 }
 
+fn find_kind(word: &str) -> Option<&'static KindNames> {
+    KINDS.iter().find(|names| names.is_kind(word))
+}
+
+/// The error about a word without a slash among objects that have one.
+fn describe_lone_word(word: &str) -> String {
+    match find_kind(word) {
+        Some(names) => format!(
+            "{word} is a kind without a name: write {}/NAME for each object",
+            names.form()
+        ),
+        None => {
+            format!("{word} has no kind: write KIND/NAME for each object, or KIND NAME NAME")
+        }
+    }
+}
+
 fn checked_subject<'a>(kind: &str, name: &'a str) -> Result<WhySubject<'a>, String> {
-    let Some(names) = KINDS.iter().find(|names| names.is_kind(kind)) else {
+    let Some(names) = find_kind(kind) else {
         return Err(format!(
             "{kind} is not supported: operating why accepts pod/NAME, cls/NAME (CollaSet), deploy/NAME, sts/NAME, ds/NAME, \
              rs/NAME, opj/NAME (OperationJob) and svc/NAME"
         ));
     };
-    let form = match names.kind {
-        WhyKind::Pod => names.singular,
-        _ => names.short,
-    };
+    let form = names.form();
     match name {
         "" => Err(format!("the name is missing: write {form}/NAME")),
         name if name.contains('/') => Err(format!("{name} is not a name: write {form}/NAME")),
@@ -156,6 +178,14 @@ fn checked_subject<'a>(kind: &str, name: &'a str) -> Result<WhySubject<'a>, Stri
 }
 
 impl KindNames {
+    /// The kind as messages write it before a slash.
+    fn form(&self) -> &'static str {
+        match self.kind {
+            WhyKind::Pod => self.singular,
+            _ => self.short,
+        }
+    }
+
     /// Whether a word of the user names the kind: `KIND`, `KIND.GROUP` or `KIND.VERSION.GROUP`.
     fn is_kind(&self, word: &str) -> bool {
         let word = word.to_lowercase();

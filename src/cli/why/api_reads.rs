@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::api::{Api, ListParams};
-use kube::core::Request;
+use kube::core::{Request, Status};
 use kube::{Client, Error};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +29,24 @@ pub async fn call_with_timeout<T>(
     found.map_err(|failure| explain_failure(verb, plural, namespace, failure))
 }
 
+/// The object that was read. `None` if there is none of this name. A missing object is named in the details of the
+/// answer; without details, the API server does not know the kind.
+///
+/// # Errors
+/// If the object can't be read, or if its kind is not known.
+pub fn found<K>(read: Result<K, Error>) -> Result<Option<K>, Error> {
+    match read {
+        Ok(object) => Ok(Some(object)),
+        Err(Error::Api(status)) if status.code == 404 && names_object(&status) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn names_object(status: &Status) -> bool {
+    let details = status.details.as_ref();
+    details.is_some_and(|details| !details.name.is_empty())
+}
+
 /// Notes for the user about facts that could not be read.
 #[derive(Default)]
 pub struct ReadNotes(Vec<String>);
@@ -45,8 +63,43 @@ impl ReadNotes {
     }
 }
 
+/// Marks the error of a read that every other read would have too.
+#[derive(Debug)]
+struct ForAllReads(anyhow::Error);
+
+impl std::fmt::Display for ForAllReads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for ForAllReads {}
+
+/// Whether every other read would fail for the same reason: the API server does not answer, or does not accept the
+/// credentials.
+pub fn is_for_all_reads(error: &anyhow::Error) -> bool {
+    error.is::<ForAllReads>()
+}
+
 /// Describes the error of a read for the user.
 pub fn explain_failure(
+    verb: &str,
+    plural: &str,
+    namespace: Option<&str>,
+    failure: ApiFailure,
+) -> anyhow::Error {
+    let is_for_all = match &failure {
+        ApiFailure::NoAnswer(_) | ApiFailure::Broken(_) => true,
+        ApiFailure::Answered(status) => status.code == 401,
+    };
+    let error = describe_failure(verb, plural, namespace, failure);
+    match is_for_all {
+        true => ForAllReads(error).into(),
+        false => error,
+    }
+}
+
+fn describe_failure(
     verb: &str,
     plural: &str,
     namespace: Option<&str>,
@@ -72,8 +125,8 @@ pub fn explain_failure(
             401 => anyhow::anyhow!(
                 "the API server does not accept these credentials: log in again, or name others with --context"
             ),
-            404 if plural == "podtransitionrules" => anyhow::anyhow!(
-                "this cluster knows no PodTransitionRules: the CRDs of apps.kusionstack.io are not installed; install them \
+            404 if !names_object(&status) => anyhow::anyhow!(
+                "this cluster knows no {plural}: the CRDs of apps.kusionstack.io are not installed; install them \
                  (operating install), or name another cluster with --context"
             ),
             _ => anyhow::anyhow!("cannot {verb} {plural} {place}: {}", status.message),
@@ -158,8 +211,7 @@ pub async fn list_all_pages<T: DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
-
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn message(code: u16, plural: &str) -> String {
@@ -174,7 +226,33 @@ mod tests {
     }
 
     #[test]
+    fn unreachable_server_is_told_from_refusal_of_one_read() {
+        let explain = |failure| explain_failure("get", "pods", Some("shop"), failure);
+        let no_answer = explain(ApiFailure::NoAnswer(CALL_TIMEOUT));
+        assert!(is_for_all_reads(&no_answer));
+        let answered = |code| {
+            let status = Status::failure("no", "Reason").with_code(code);
+            explain(ApiFailure::Answered(Box::new(status)))
+        };
+        assert!(is_for_all_reads(&answered(401)));
+        assert!(!is_for_all_reads(&answered(403)));
+    }
+
+    #[test]
+    fn unknown_kind_is_told_from_missing_object() {
+        let unknown = Status::failure("404 page not found", "NotFound").with_code(404);
+        let mut missing = unknown.clone();
+        missing.details = Some(serde_json::from_str(r#"{ "name": "web" }"#).unwrap());
+        assert!(found::<()>(Err(Error::Api(Box::new(unknown)))).is_err());
+        assert_eq!(
+            found::<()>(Err(Error::Api(Box::new(missing)))).unwrap(),
+            None
+        );
+    }
+
+    #[test]
     fn failed_read_names_remedy() {
+        assert!(message(404, "collasets").contains("the CRDs"));
         assert!(message(403, "pods").contains("kubectl auth can-i list pods -n shop"));
         assert!(message(404, "podtransitionrules").contains("operating install"));
         assert!(message(401, "pods").contains("--context"));

@@ -39,8 +39,7 @@ pub fn format_budgets(
 }
 
 /// What a percentage means. A PodDisruptionBudget rounds both up.
-const ROUNDING: &str =
-    "A percentage is one of PODS, the expected Pods: max is rounded up, min is rounded down.\n";
+const ROUNDING: &str = "A percentage is one of the expected Pods that have owners, if any have: max is rounded up, min is rounded down.\n";
 
 /// Rows as a table for people.
 pub fn format_table(rows: &[BudgetRow], namespaces: bool) -> String {
@@ -214,7 +213,7 @@ mod tests {
             "NAME           BUDGET        ALLOWED  UNAVAILABLE  LIMIT  RULE     PODS  WAITING  CLAIMS\n\
              web            [##########]  0        3            3      max 30%  10    2        1\n\
              a-longer-name  not counted   ?        ?            ?      -        ?     ?        1\n  └─ Invalid: mend it\n\
-             A percentage is one of PODS, the expected Pods: max is rounded up, min is rounded down.\n"
+             A percentage is one of the expected Pods that have owners, if any have: max is rounded up, min is rounded down.\n"
         );
     }
 }

@@ -17,7 +17,9 @@ use super::api_reads;
 use crate::cli::output;
 
 /// Changes often come in bursts. All changes within this time cause one read.
-const BURST_WINDOW: Duration = Duration::from_millis(300);
+pub const BURST_WINDOW: Duration = Duration::from_millis(300);
+/// The same for objects whose diagnosis needs a list of all Pods of the namespace.
+pub const LIST_BURST_WINDOW: Duration = Duration::from_secs(5);
 
 /// The result of one read.
 pub struct FollowFrame {
@@ -89,6 +91,7 @@ fn is_refused(error: &Error) -> bool {
 
 /// Prints the result of `read_frame` now and after each change, until the last result or Ctrl-C.
 pub async fn follow_changes(
+    burst_window: Duration,
     mut changes: SelectAll<BoxStream<'static, WatchChange>>,
     read_frame: impl AsyncFn() -> anyhow::Result<FollowFrame>,
 ) -> anyhow::Result<()> {
@@ -115,7 +118,7 @@ pub async fn follow_changes(
             interrupted = tokio::signal::ctrl_c() => return Ok(interrupted?),
             change = changes.try_next() => if change?.is_none() { return Ok(()) },
         }
-        let burst = Instant::now() + BURST_WINDOW;
+        let burst = Instant::now() + burst_window;
         while let Ok(Some(change)) = timeout_at(burst, changes.next()).await {
             change?;
         }

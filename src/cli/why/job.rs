@@ -19,6 +19,7 @@ pub async fn explain_job(explaining: &Explaining<'_>, name: &str) -> anyhow::Res
         uid: |job: &OperationJob| job.metadata.uid.as_deref(),
         diagnose: diagnose_job,
         render: job_tree::render_job,
+        burst_window: follow_mode::BURST_WINDOW,
         changes: follow_mode::watch_changes(jobs, Some(name)),
     };
     let read = async || observe_job(client, namespace, name).await;

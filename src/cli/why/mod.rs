@@ -76,12 +76,21 @@ pub async fn run_why(args: WhyArgs) -> anyhow::Result<()> {
     let mut errors = Vec::new();
     for subject in subjects {
         match explain_subject(&explaining, subject).await {
-            Err(error) if explaining.has_several => errors.push(format!("{error:#}")),
+            Err(error) if explaining.has_several => {
+                let is_last = api_reads::is_for_all_reads(&error);
+                let error = format!("{error:#}");
+                if !errors.contains(&error) {
+                    errors.push(error);
+                }
+                if is_last {
+                    break;
+                }
+            }
             explained => explained?,
         }
     }
     // The objects that exist are shown first.
-    anyhow::ensure!(errors.is_empty(), "{}", errors.join("; "));
+    anyhow::ensure!(errors.is_empty(), "{}", errors.join("\n"));
     Ok(())
 }
 
@@ -135,7 +144,7 @@ async fn explain_pod(explaining: &Explaining<'_>, name: &str) -> anyhow::Result<
             format_diagnosis(&observed, form, true)?,
         ))
     };
-    follow_mode::follow_changes(changes, observe).await
+    follow_mode::follow_changes(follow_mode::BURST_WINDOW, changes, observe).await
 }
 
 /// `operating budget`.
@@ -155,7 +164,7 @@ pub async fn run_budget(args: BudgetArgs) -> anyhow::Result<()> {
         None => Api::all(client.clone()),
     };
     let changes = SelectAll::from_iter([follow_mode::watch_changes(rules, None)]);
-    follow_mode::follow_changes(changes, async || {
+    follow_mode::follow_changes(follow_mode::BURST_WINDOW, changes, async || {
         let text = read(true).await?;
         Ok(FollowFrame::open_frame(text.clone(), text))
     })

@@ -1,5 +1,7 @@
 //! Explains an object, once or after each change until it is deleted.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use futures::stream::{BoxStream, SelectAll};
 use jiff::Timestamp;
@@ -19,6 +21,8 @@ pub struct ExplainedObject<'a, T, D> {
     pub uid: fn(&T) -> Option<&str>,
     /// Makes the diagnosis.
     pub diagnose: fn(&T, Timestamp) -> D,
+    /// With `--watch`, how long changes are collected before the object is read again.
+    pub burst_window: Duration,
     /// The diagnosis as text.
     pub render: fn(&D, Timestamp) -> String,
     /// After which changes the object is read again, with `--watch`.
@@ -57,6 +61,7 @@ impl<T, D: Serialize> ExplainedObject<'static, T, D> {
             let text = format(&object, Timestamp::now(), true)?;
             Ok(FollowFrame::open_frame(text, key))
         };
-        follow_mode::follow_changes(SelectAll::from_iter([self.changes]), observe).await
+        let changes = SelectAll::from_iter([self.changes]);
+        follow_mode::follow_changes(self.burst_window, changes, observe).await
     }
 }

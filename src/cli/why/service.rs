@@ -19,6 +19,7 @@ pub async fn explain_service(explaining: &Explaining<'_>, name: &str) -> anyhow:
         uid: |observed: &ObservedService| observed.service.metadata.uid.as_deref(),
         diagnose: diagnose_service,
         render: service_tree::render_service,
+        burst_window: follow_mode::BURST_WINDOW,
         changes: follow_mode::watch_changes(services, Some(name)),
     };
     let read = async || observe_service(client, namespace, name).await;

@@ -68,6 +68,7 @@ fn explained_object(
         missing: api_reads::no_such_object(kind, plural, namespace, name),
         uid: |observed| Some(&observed.workload.facts.uid),
         diagnose: diagnose_workload,
+        burst_window: follow_mode::LIST_BURST_WINDOW,
         render: workload_tree::render_workload,
         changes: SelectAll::from_iter([
             watch(client, namespace, name),

@@ -67,5 +67,10 @@ fn rule_node(covering: &CoveringRule, now: Timestamp) -> TreeNode {
         Some(budget) => tree::budget_nodes(budget, &rule.reason, now),
         None => vec![TreeNode::leaf(&rule.reason)],
     };
-    TreeNode::new(format!("{name}{kind} selects {pods}"), below)
+    let verdict = match rule.verdict {
+        RuleVerdict::Passes => format!(", lets {} pass", covering.pod),
+        RuleVerdict::Holds => format!(", holds {}", covering.pod),
+        RuleVerdict::NotApplying | RuleVerdict::Unknown => String::new(),
+    };
+    TreeNode::new(format!("{name}{kind} selects {pods}{verdict}"), below)
 }

@@ -247,6 +247,15 @@ fn count_older(owned: &[&Arc<Pod>], rollout: &RolloutFacts) -> usize {
     older.count()
 }
 
+/// Why `maxUnavailable` or `maxSurge` of the set holds back the update of an available Pod, in words that are the same
+/// for all such Pods.
+pub(super) fn describe_own_limit(observed: &ObservedPod, set: &CollaSet) -> Option<String> {
+    let rollout = rollout_facts(set, &observed.pod);
+    let limit = describe_max_unavailable(observed, set, &rollout)
+        .or_else(|| describe_max_surge(observed, set, &rollout))?;
+    Some(limit.replace(" holds the update of this Pod: ", " holds its update: "))
+}
+
 /// The text if `maxUnavailable` of the set holds back the update of an available Pod. The Pods are counted as in the
 /// plan of the set.
 fn describe_max_unavailable(

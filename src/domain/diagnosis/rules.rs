@@ -403,6 +403,14 @@ fn describe_unlisted_pod(
     }
 }
 
+/// The limit that the server has counted, if the object has only one availability rule. The status does not show on how
+/// many Pods a percentage is based: Pods without an owner are left out.
+fn single_limit(object: &RuleObject, status: &PodTransitionRuleStatus) -> Option<u32> {
+    let is_single = object.set.availability_limits().count() == 1;
+    let limit = status.unavailable_limit.filter(|_| is_single)?;
+    u32::try_from(limit).ok()
+}
+
 fn budget_facts(
     observed: &ObservedPod,
     object: &RuleObject,
@@ -420,7 +428,10 @@ fn budget_facts(
         Some(available) => (available, expected.saturating_sub(available)),
         None => (count(status.available_pods), count(status.unavailable_pods)),
     };
-    let desired = limits.desired(expected);
+    let desired = single_limit(object, status).map_or_else(
+        || limits.desired(expected),
+        |limit| expected.saturating_sub(limit),
+    );
     let mut holders = shared.holders.clone();
     let unlisted = used.saturating_sub(u32::try_from(holders.len()).unwrap_or(u32::MAX));
     let omitted = holders.len().saturating_sub(MAX_HOLDERS);

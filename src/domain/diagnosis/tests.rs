@@ -61,6 +61,26 @@ fn as_json(explanation: &Diagnosis) -> Value {
 }
 
 #[test]
+fn percentage_has_the_base_that_the_server_has_counted() {
+    let mut observed = observed(true, "LedgerUsable", "None", "");
+    let rule = json!({
+        "metadata": { "namespace": "n", "name": "web", "generation": 1 },
+        "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": "10%" } }] },
+        "status": {
+            "observedGeneration": 1, "expectedPods": 12, "availablePods": 11, "unavailablePods": 1,
+            "unavailableLimit": 1,
+        },
+    });
+    let rule: PodTransitionRule = serde_json::from_value(rule).unwrap();
+    observed.rules = vec![RuleObject::compile(rule)];
+    observed.pods = Vec::new();
+    let rule = diagnose(&observed).rules.remove(0);
+    let budget = rule.budget.unwrap();
+    assert_eq!((budget.limit, budget.allowed), (1, 0));
+    assert_eq!(rule.verdict, RuleVerdict::Holds);
+}
+
+#[test]
 fn unreadable_owner_or_unset_replicas_comes_first() {
     for (type_, reason) in [
         ("ExpectedKnown", "OwnerUnreadable"),

@@ -88,6 +88,8 @@ pub struct ContainerState {
     pub waiting: Option<Box<WaitingState>>,
     /// Whether the container runs.
     pub is_running: bool,
+    /// The exit code of a container that has ended, from `state.terminated`.
+    pub exit_code: Option<i32>,
 }
 
 /// The resources of a container that can be resized. Each is a digest of its request and limit; both are 0 if not
@@ -155,16 +157,25 @@ impl WaitingState {
     }
 }
 
+/// `terminated` of the present or of the last state.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Terminated {
+    exit_code: i32,
+}
+
 fn container_state<'de, D: Deserializer<'de>>(d: D) -> Result<ContainerState, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct State {
         waiting: Option<Box<WaitingState>>,
         running: Option<IgnoredAny>,
+        terminated: Option<Terminated>,
     }
     let State {
         mut waiting,
         running,
+        terminated,
     } = parse::null_as_default(d)?;
     if let Some(waiting) = &mut waiting {
         waiting.message = parse::truncate_message(std::mem::take(&mut waiting.message));
@@ -172,6 +183,7 @@ fn container_state<'de, D: Deserializer<'de>>(d: D) -> Result<ContainerState, D:
     Ok(ContainerState {
         waiting,
         is_running: running.is_some(),
+        exit_code: terminated.map(|terminated| terminated.exit_code),
     })
 }
 
@@ -180,11 +192,6 @@ fn exit_code<'de, D: Deserializer<'de>>(d: D) -> Result<Option<i32>, D::Error> {
     #[serde(default)]
     struct LastState {
         terminated: Option<Terminated>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(rename_all = "camelCase", default)]
-    struct Terminated {
-        exit_code: i32,
     }
     let last: LastState = parse::null_as_default(d)?;
     Ok(last.terminated.map(|terminated| terminated.exit_code))

@@ -1,7 +1,7 @@
 //! Reads OperationJobs.
 
 use anyhow::Context as _;
-use kube::{Client, Error};
+use kube::Client;
 use serde_json::Value;
 
 use super::namespace_reads::{NamespaceReads, OWN_API};
@@ -37,13 +37,7 @@ pub async fn observe_job(
     name: &str,
 ) -> anyhow::Result<Option<OperationJob>> {
     let request = ResourcePath::from_parts(OWN_API, namespace, PLURAL)?.get(name)?;
-    let read = async {
-        match client.request::<Value>(request).await {
-            Ok(job) => Ok(Some(job)),
-            Err(Error::Api(status)) if status.code == 404 => Ok(None),
-            Err(e) => Err(e),
-        }
-    };
+    let read = async { api_reads::found(client.request::<Value>(request).await) };
     let job = api_reads::call_with_timeout("get", PLURAL, Some(namespace), read).await?;
     let job = job.map(serde_json::from_value).transpose();
     job.with_context(|| {

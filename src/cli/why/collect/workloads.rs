@@ -73,10 +73,8 @@ pub async fn observe_workload(
         pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         pods
     });
-    let rules = reads.rules().await.unwrap_or_else(|e| {
-        notes.add("which rules hold its Pods", &e);
-        Vec::new()
-    });
+    let rules = reads.rules().await;
+    let rules = rules.map_err(|e| notes.add("which rules hold its Pods", &e));
     let disruption_budgets = reads.disruption_budgets().await.unwrap_or_else(|e| {
         notes.add(
             "whether a PodDisruptionBudget holds evictions is not checked",
@@ -89,7 +87,7 @@ pub async fn observe_workload(
     Ok(Some(ObservedWorkload {
         pods,
         managed_pods: reads.managed_pods().await.unwrap_or_default(),
-        rules,
+        rules: rules.ok(),
         jobs: jobs.ok(),
         context: PodContext {
             excluded: reads.exclusion_reason().await,
@@ -112,7 +110,8 @@ where
     let namespace = &*reads.namespace;
     let objects: Api<K> = request_path::namespaced_api(&reads.client, namespace)?;
     let plural = K::plural(&());
-    api_reads::call_with_timeout("get", &plural, Some(namespace), objects.get_opt(name)).await
+    let read = async { api_reads::found(objects.get(name).await) };
+    api_reads::call_with_timeout("get", &plural, Some(namespace), read).await
 }
 
 async fn list_replica_sets(reads: &NamespaceReads) -> anyhow::Result<Vec<ReplicaSet>> {

@@ -23,7 +23,9 @@ pub(super) fn is_held_up(pod: &Pod) -> bool {
         .get(set_operations::LIFECYCLE_ID)
         .copied();
     matches!(phase, Some(Phase::PreCheck | Phase::PostCheck))
-        || NotReadyCause::of_pod(pod).is_some_and(|cause| cause.is_stuck())
+        || NotReadyCause::of_pod(pod)
+            // Every Pod is without a report of a scheduler at first.
+            .is_some_and(|cause| cause.is_stuck() && cause != NotReadyCause::NoScheduler)
 }
 
 /// Whether a Pod that does not serve has the updated revision or waits in PostCheck for rules, and has no operation of

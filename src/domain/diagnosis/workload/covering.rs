@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use super::facts::CoveringRule;
 use super::waits::WaitContext;
-use crate::domain::diagnosis::facts::{DisruptionBudgetFacts, RuleVerdict};
+use crate::domain::diagnosis::facts::{DisruptionBudgetFacts, RuleFacts, RuleVerdict};
 use crate::domain::diagnosis::{ObservedPod, PodContext, pod_context, rules};
 use crate::domain::pod::Pod;
 
-/// The rules of each object that selects Pods, with the decisions about the first of these Pods. An available Pod comes
-/// first, because budgets decide about available Pods.
+/// Most Pods of a workload for which the decisions of a rule object are looked at.
+const MAX_JUDGED: usize = 50;
+
+/// The rules of each object that selects Pods, with the decisions about the first of these Pods that the object holds. If
+/// it holds none, the decisions are about the first available Pod, because budgets decide about available Pods.
 pub fn covering_rules(
     context: &WaitContext,
     view: &mut ObservedPod,
@@ -19,22 +22,38 @@ pub fn covering_rules(
     let mut covering = Vec::new();
     for object in view.rules.clone() {
         let selected: Vec<_> = pods.iter().filter(|pod| object.set.selects(pod)).collect();
+        let mut judge = |pod: &Arc<Pod>| {
+            view.pod = Arc::clone(pod);
+            let facts = rules::rule_facts(view, context.budgets, context.excluded, None);
+            let of_object = facts.into_iter();
+            let of_object = of_object.filter(|rule| rule.object == object.set.name);
+            of_object.collect::<Vec<RuleFacts>>()
+        };
         let available = selected.iter().find(|pod| pod.is_available());
-        let Some(pod) = available.or(selected.first()) else {
+        let Some(mut pod) = available.or(selected.first()) else {
             continue;
         };
-        view.pod = Arc::clone(pod);
-        let facts = rules::rule_facts(view, context.budgets, context.excluded, None);
-        let of_object = facts
-            .into_iter()
-            .filter(|rule| rule.object == object.set.name);
-        covering.extend(of_object.map(|mut rule| {
+        let mut of_object = judge(pod);
+        let holds = |rules: &[RuleFacts]| {
+            let mut rules = rules.iter();
+            rules.any(|rule| rule.verdict == RuleVerdict::Holds)
+        };
+        if !holds(&of_object) {
+            let judged = selected.iter().take(MAX_JUDGED);
+            let mut held = judged.map(|pod| (pod, judge(pod)));
+            if let Some(found) = held.find(|(_, rules)| holds(rules)) {
+                (pod, of_object) = found;
+            }
+        }
+        let name = &pod.metadata.name;
+        covering.extend(of_object.into_iter().map(|mut rule| {
             if let Some(budget) = &mut rule.budget {
                 // The place in the queue is that of a single Pod.
                 (budget.before, budget.behind) = (None, None);
             }
             CoveringRule {
                 pods: selected.len(),
+                pod: name.clone(),
                 rule,
             }
         }));

@@ -82,8 +82,12 @@ pub struct WaitGroup {
     pub detail: Option<String>,
     /// How many Pods these are.
     pub count: usize,
-    /// The first of these Pods, at most five. Empty for Pods that do not exist.
+    /// The first of these Pods, at most five. Empty for Pods that do not exist, and if it is not known which Pods these
+    /// are.
     pub pods: Vec<String>,
+    /// The node that has stopped to report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 /// What Pods that wait have in common. The order is the order in which groups are listed.
@@ -92,6 +96,8 @@ pub struct WaitGroup {
 pub enum WaitGroupKind {
     /// They do not start until somebody corrects the cause.
     Stuck,
+    /// Their node has stopped to report.
+    NodeLost,
     /// They are wanted and do not exist.
     Missing,
     /// A rule holds them.
@@ -116,7 +122,10 @@ pub enum WaitGroupKind {
 pub struct CoveringRule {
     /// How many Pods of the workload the rule object selects.
     pub pods: usize,
-    /// The rule, and its decision about the first of these Pods; an available Pod comes first.
+    /// Which of these Pods the decision is about: the first Pod that the rule object holds, or else the first available
+    /// Pod.
+    pub pod: String,
+    /// The rule, and its decision about this Pod.
     #[serde(flatten)]
     pub rule: RuleFacts,
 }

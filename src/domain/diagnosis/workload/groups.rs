@@ -10,6 +10,8 @@ use crate::domain::diagnosis::ObservedPod;
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
+/// Reasons of the problems that prevent the creation of Pods.
+const CREATION_FAILURES: [&str; 2] = ["FailedCreate", "ScaleOutFailed"];
 /// Most Pods of a group that are named.
 const MAX_PODS: usize = 5;
 
@@ -21,6 +23,8 @@ pub fn wait_groups(
 ) -> Vec<WaitGroup> {
     let mut positions: BTreeMap<(WaitGroupKind, String), usize> = BTreeMap::new();
     let mut groups: Vec<WaitGroup> = Vec::new();
+    // How many Pods of each group the partition may keep.
+    let mut may_be_kept: Vec<usize> = Vec::new();
     for pod in pods {
         view.pod = Arc::clone(pod);
         let Some(wait) = pod_wait(context, view) else {
@@ -36,8 +40,11 @@ pub fn wait_groups(
                 detail: wait.detail,
                 count: 0,
                 pods: Vec::new(),
+                node: wait.node,
             });
+            may_be_kept.push(0);
         }
+        may_be_kept[position] += usize::from(wait.may_be_kept);
         if let Some(group) = groups.get_mut(position) {
             group.count += 1;
             if group.pods.len() < MAX_PODS {
@@ -45,7 +52,79 @@ pub fn wait_groups(
             }
         }
     }
+    subtract_kept(&mut groups, may_be_kept, context.stored.kept_count());
     groups
+}
+
+/// Takes the Pods that the partition keeps out of the groups. These Pods wait for nothing.
+fn subtract_kept(groups: &mut Vec<WaitGroup>, may_be_kept: Vec<usize>, kept_count: usize) {
+    let mut kept = kept_count.min(may_be_kept.iter().sum());
+    let total = kept;
+    if kept == 0 {
+        return;
+    }
+    // The groups at the end are those of the last Pods.
+    for (group, may_be_kept) in groups.iter_mut().zip(may_be_kept).rev() {
+        let taken = kept.min(may_be_kept);
+        if taken > 0 {
+            kept -= taken;
+            group.count -= taken;
+            // Which of these Pods the partition keeps is not known.
+            group.pods.clear();
+        }
+    }
+    groups.retain(|group| group.count > 0);
+    groups.push(WaitGroup {
+        kind: WaitGroupKind::Older,
+        reason: "the partition keeps Pods on older revisions".to_owned(),
+        detail: None,
+        count: total,
+        pods: Vec::new(),
+        node: None,
+    });
+}
+
+/// The Pods that the status counts as not updated, if it is not known which Pods these are. `None` if there are none, or
+/// if a group has them.
+pub fn uncounted_group(
+    stored: &StoredWorkload,
+    groups: &[WaitGroup],
+    rules: &[CoveringRule],
+) -> Option<WaitGroup> {
+    let facts = &stored.facts;
+    let older = facts.replicas.saturating_sub(facts.updated?);
+    let is_explained = groups.iter().any(|group| {
+        matches!(
+            group.kind,
+            WaitGroupKind::Older | WaitGroupKind::Rule | WaitGroupKind::Missing
+        )
+    });
+    if older == 0 || stored.updated_label.is_some() || is_explained || !facts.observed {
+        return None;
+    }
+    let mut rules = rules.iter().map(|rule| &rule.rule);
+    let holding = rules.find(|rule| holds_deletion(rule));
+    let (kind, reason) = match (&stored.keeps_older, holding) {
+        (Some(reason), _) => (WaitGroupKind::Older, reason.clone()),
+        (None, Some(rule)) => (
+            WaitGroupKind::Rule,
+            messages::qualified_rule_name(&rule.object, &rule.rule),
+        ),
+        (None, None) => (
+            WaitGroupKind::Older,
+            "its controller has yet to update them".to_owned(),
+        ),
+    };
+    Some(WaitGroup {
+        detail: holding
+            .filter(|_| kind == WaitGroupKind::Rule)
+            .map(|rule| rule.reason.clone()),
+        kind,
+        reason,
+        count: usize::try_from(older).unwrap_or(usize::MAX),
+        pods: Vec::new(),
+        node: None,
+    })
 }
 
 /// The Pods that are wanted and do not exist. `None` if there are none.
@@ -56,7 +135,11 @@ pub fn missing_group(stored: &StoredWorkload, pods: &[Arc<Pod>]) -> Option<WaitG
         return None;
     }
     let names_persist = matches!(stored.facts.kind, "StatefulSet" | "DaemonSet");
-    let reason = match stored.problems.first() {
+    let is_creation = |problem: &&String| {
+        let mut reasons = CREATION_FAILURES.iter();
+        reasons.any(|reason| problem.starts_with(reason))
+    };
+    let reason = match stored.problems.iter().find(is_creation) {
         Some(problem) => problem.clone(),
         None if stored.facts.paused && stored.facts.kind == "CollaSet" => {
             "the CollaSet is paused: set spec.paused to false to go on".to_owned()
@@ -76,6 +159,7 @@ pub fn missing_group(stored: &StoredWorkload, pods: &[Arc<Pod>]) -> Option<WaitG
         detail: None,
         count: missing,
         pods: Vec::new(),
+        node: None,
     })
 }
 
@@ -103,6 +187,7 @@ pub fn surplus_group(
         detail: holding.map(|rule| rule.reason.clone()),
         count: surplus,
         pods: Vec::new(),
+        node: None,
     })
 }
 

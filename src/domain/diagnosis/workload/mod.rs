@@ -9,15 +9,18 @@
 //! | `waits` | what each Pod waits for |
 //! | `groups` | the Pods grouped by what they wait for |
 //! | `covering` | the rules and PodDisruptionBudgets that select Pods of the workload |
-//! | `summary` | the answer in one sentence, and what the user can do |
+//! | `summary` | the answer in one sentence |
+//! | `next_steps` | what the user can do |
 
 mod covering;
 pub mod facts;
 mod groups;
+mod next_steps;
 mod stored;
 mod summary;
 mod waits;
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -39,8 +42,8 @@ pub struct ObservedWorkload {
     pub pods: Option<Vec<Arc<Pod>>>,
     /// The managed Pods of the namespace.
     pub managed_pods: Vec<Arc<Pod>>,
-    /// The rule objects of the namespace.
-    pub rules: Vec<RuleObject>,
+    /// The rule objects of the namespace. `None` if they could not be read.
+    pub rules: Option<Vec<RuleObject>>,
     /// The OperationJobs of the namespace. `None` if they were not read.
     pub jobs: Option<Vec<OperationJob>>,
     /// The context of its Pods. A dry run, an employer and a scheduler's message belong to single Pods and are not in it.
@@ -54,7 +57,7 @@ impl ObservedWorkload {
     fn observed_pod(&self, pod: &Arc<Pod>, now: Timestamp) -> ObservedPod {
         ObservedPod {
             pod: Arc::clone(pod),
-            rules: self.rules.clone(),
+            rules: self.rules.clone().unwrap_or_default(),
             pods: self.managed_pods.clone(),
             controller: Some(self.workload.controller.clone()),
             jobs: self.jobs.clone(),
@@ -81,12 +84,20 @@ pub fn diagnose_workload(observed: &ObservedWorkload, now: Timestamp) -> Workloa
     let unenforced = pod_view.as_ref().and_then(unenforced_reason);
     let excluded = unenforced.as_ref().filter(|reason| reason.excluded);
     let excluded = excluded.map(|reason| reason.reason.clone());
+    let mut unknown = Vec::new();
+    if observed.pods.is_none() {
+        unknown.push("which Pods wait is not known");
+    } else if observed.rules.is_none() {
+        unknown.push("which rules hold its Pods is not known");
+    }
     let mut groups = Vec::new();
     let mut rules = Vec::new();
     if let Some(view) = &mut pod_view {
         let context = waits::WaitContext {
             stored,
             budgets: &budgets,
+            pods,
+            own_limit: OnceCell::new(),
             excluded: excluded.as_deref(),
         };
         groups = groups::wait_groups(&context, view, pods);
@@ -95,6 +106,7 @@ pub fn diagnose_workload(observed: &ObservedWorkload, now: Timestamp) -> Workloa
     if observed.pods.is_some() {
         groups.extend(groups::missing_group(stored, pods));
         groups.extend(groups::surplus_group(stored, pods, &rules));
+        groups.extend(groups::uncounted_group(stored, &groups, &rules));
     }
     groups.sort_by_key(|group| (group.kind, std::cmp::Reverse(group.count)));
     if let Some(unenforced) = &unenforced {
@@ -115,7 +127,7 @@ pub fn diagnose_workload(observed: &ObservedWorkload, now: Timestamp) -> Workloa
         .workload
         .remarks
         .extend(summary::describe_unmanaged(unmanaged));
-    diagnosis.summary = summary::summarize(&diagnosis, stored);
-    diagnosis.next = summary::next_steps(&diagnosis);
+    diagnosis.summary = summary::summarize(&diagnosis, stored, &unknown);
+    diagnosis.next = next_steps::next_steps(&diagnosis);
     diagnosis
 }

@@ -31,6 +31,12 @@ pub struct StoredWorkload {
     pub updates_by_label: bool,
     /// Whether the next Pod is created only when all Pods before it are Ready.
     pub is_ordered: bool,
+    /// For a CollaSet: what its condition Ready says, unless it is True.
+    pub not_ready: Option<String>,
+    /// Why no Pod is wanted. `None` if that is not known, or if Pods are wanted.
+    pub no_pods: Option<String>,
+    /// For a StatefulSet: the ordinal of its first Pod.
+    pub first_ordinal: u32,
     /// UIDs of the controllers of its Pods.
     pub controller_uids: Vec<String>,
     /// The controller, as the diagnosis of a Pod needs it.
@@ -48,14 +54,23 @@ impl StoredWorkload {
         };
         let update = set.spec.update_strategy.clone().unwrap_or_default();
         let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
-        let ready = ready.filter(|c| c.status != "True" && !c.message.is_empty());
+        let ready = ready.filter(|c| c.status != "True");
+        let not_ready = ready.map(|c| match c.message.as_str() {
+            "" => format!("condition Ready is {} ({})", c.status, c.reason),
+            message => format!("condition Ready is {} ({}): {message}", c.status, c.reason),
+        });
+        let no_pods = set
+            .spec
+            .replicas
+            .is_none()
+            .then(|| "spec.replicas is not set, so it has no Pods: set it".to_owned());
         let problems = owner::collaset_problems(&set);
         let is_reported = |message: &str| problems.iter().any(|p| p.contains(message));
         let remarks = [
             owner::describe_steps(&set).map(|step| step.text),
             ready
-                .filter(|c| !is_reported(&c.message))
-                .map(|c| format!("condition Ready is False ({}): {}", c.reason, c.message)),
+                .filter(|c| c.message.is_empty() || !is_reported(&c.message))
+                .and(not_ready.clone()),
         ];
         StoredWorkload {
             facts: WorkloadFacts {
@@ -79,6 +94,9 @@ impl StoredWorkload {
             updated_label: owner::updated_revision(&set)
                 .map(|revision| (keys::REVISION, revision.to_owned())),
             keeps_older: collaset_keep_reason(&set, partition),
+            not_ready,
+            no_pods,
+            first_ordinal: 0,
             updates_by_label: matches!(strategy.scope, UpdateScope::ByLabel),
             is_ordered: false,
             controller_uids: uid(&set.metadata),
@@ -126,6 +144,9 @@ impl StoredWorkload {
                 ..facts("Deployment", metadata, status.observed_generation)
             },
             problems: problems.collect(),
+            not_ready: None,
+            no_pods: None,
+            first_ordinal: 0,
             updated_label: hash.map(|hash| (keys::POD_TEMPLATE_HASH, hash.to_owned())),
             keeps_older: paused.then(paused_reason),
             updates_by_label: false,
@@ -159,6 +180,9 @@ impl StoredWorkload {
                 ..facts("StatefulSet", metadata, status.observed_generation)
             },
             problems: Vec::new(),
+            not_ready: None,
+            no_pods: None,
+            first_ordinal: count(spec.ordinals.and_then(|ordinals| ordinals.start)),
             updated_label: status
                 .update_revision
                 .map(|revision| (keys::REVISION, revision)),
@@ -188,6 +212,12 @@ impl StoredWorkload {
                 ..facts("DaemonSet", metadata, status.observed_generation)
             },
             problems: Vec::new(),
+            not_ready: None,
+            no_pods: (status.desired_number_scheduled == 0).then(|| {
+                "it is to run on no node: see the nodeSelector, the affinity and the tolerations of its template"
+                    .to_owned()
+            }),
+            first_ordinal: 0,
             updated_label: None,
             keeps_older: on_delete_reason(&strategy),
             updates_by_label: false,
@@ -212,6 +242,9 @@ impl StoredWorkload {
                 ..facts("ReplicaSet", &set.metadata, status.observed_generation)
             },
             problems: problems.map(|c| problem(c.reason, c.message)).collect(),
+            not_ready: None,
+            no_pods: None,
+            first_ordinal: 0,
             updated_label: None,
             keeps_older: None,
             updates_by_label: false,
@@ -246,10 +279,41 @@ impl StoredWorkload {
             .facts
             .partition
             .filter(|_| self.facts.kind == "StatefulSet");
-        let ordinal = pod.metadata.name.rsplit_once('-');
-        let ordinal = ordinal.and_then(|(_, ordinal)| ordinal.parse::<u32>().ok());
-        matches!((partition, ordinal), (Some(partition), Some(ordinal)) if ordinal < partition)
+        // The partition counts from the first ordinal.
+        let kept = partition.map(|partition| self.first_ordinal.saturating_add(partition));
+        matches!((kept, ordinal(pod)), (Some(kept), Some(ordinal)) if ordinal < kept)
     }
+
+    /// For a StatefulSet that updates one Pod after the other, from the greatest ordinal: the Pod with a greater ordinal
+    /// that has to be Ready before this Pod is updated.
+    pub fn awaited_before<'a>(&self, pod: &Pod, pods: &'a [Arc<Pod>]) -> Option<&'a Arc<Pod>> {
+        if self.facts.kind != "StatefulSet" {
+            return None;
+        }
+        let own = ordinal(pod)?;
+        let greater = pods.iter().filter(|other| {
+            let is_unhealthy = other.is_terminating() || !other.is_ready();
+            is_unhealthy && ordinal(other).is_some_and(|other| other > own)
+        });
+        greater.max_by_key(|other| ordinal(other))
+    }
+
+    /// Number of Pods that the partition of a CollaSet keeps on older revisions. Which Pods these are is not known.
+    pub fn kept_count(&self) -> usize {
+        let partition = self
+            .facts
+            .partition
+            .filter(|_| self.facts.kind == "CollaSet");
+        partition.map_or(0, |partition| {
+            usize::try_from(partition).unwrap_or(usize::MAX)
+        })
+    }
+}
+
+/// The ordinal of a Pod of a StatefulSet.
+fn ordinal(pod: &Pod) -> Option<u32> {
+    let (_, ordinal) = pod.metadata.name.rsplit_once('-')?;
+    ordinal.parse().ok()
 }
 
 fn facts(kind: &'static str, metadata: &ObjectMeta, observed: Option<i64>) -> WorkloadFacts {

@@ -1,4 +1,4 @@
-//! The answer about a workload in one sentence, and what the user can do.
+//! The answer about a workload in one sentence.
 
 use super::facts::{WaitGroup, WaitGroupKind, WorkloadDiagnosis, WorkloadFacts};
 use super::stored::StoredWorkload;
@@ -10,8 +10,12 @@ const MAX_REASONS: usize = 2;
 /// Most Pods that a sentence names.
 const MAX_NAMES: usize = 3;
 
-/// The summary.
-pub fn summarize(diagnosis: &WorkloadDiagnosis, stored: &StoredWorkload) -> String {
+/// The summary. `unknown` says in clauses what could not be read.
+pub fn summarize(
+    diagnosis: &WorkloadDiagnosis,
+    stored: &StoredWorkload,
+    unknown: &[&str],
+) -> String {
     let facts = &diagnosis.workload;
     let title = format!("{} {}", facts.kind, facts.name);
     let mut reasons = Vec::new();
@@ -34,9 +38,21 @@ pub fn summarize(diagnosis: &WorkloadDiagnosis, stored: &StoredWorkload) -> Stri
         describe_group(group) + &detail
     }));
     reasons.extend(stored.problems.iter().filter(|p| !is_named(p)).cloned());
+    if reasons.is_empty() {
+        reasons.extend(stored.not_ready.clone());
+    }
+    if reasons.is_empty() {
+        reasons.extend(stored.no_pods.clone());
+    }
+    if reasons.is_empty() && facts.existing > facts.replicas && !unknown.is_empty() {
+        let existing = messages::count_pods_with_verb(facts.existing as usize, "exists", "exist");
+        reasons.push(existing);
+    }
+    reasons.extend(unknown.iter().map(|unknown| (*unknown).to_owned()));
     let counts = describe_counts(facts);
     if reasons.is_empty() {
         let is_settled = facts.available >= facts.replicas
+            && facts.existing == facts.replicas
             && facts
                 .updated
                 .is_none_or(|updated| updated >= facts.replicas);
@@ -89,6 +105,9 @@ pub fn describe_group(group: &WaitGroup) -> String {
     };
     match group.kind {
         WaitGroupKind::Stuck => with_verb("does not start: ", "do not start: ") + reason,
+        WaitGroupKind::NodeLost => {
+            with_verb("is out of service: ", "are out of service: ") + reason
+        }
         WaitGroupKind::Missing => with_verb("is missing: ", "are missing: ") + reason,
         WaitGroupKind::Rule => with_verb("waits for ", "wait for ") + reason,
         WaitGroupKind::Unavailable => {
@@ -115,39 +134,4 @@ pub fn describe_unmanaged(count: usize) -> Option<String> {
             "{pods} no label {key}: \"{value}\", without which no rule holds a Pod: set it in the template"
         )
     })
-}
-
-/// What the user can do, or where to read more.
-pub fn next_steps(diagnosis: &WorkloadDiagnosis) -> Vec<String> {
-    let facts = &diagnosis.workload;
-    let WorkloadFacts {
-        namespace, name, ..
-    } = facts;
-    let mut steps = Vec::new();
-    let mut groups = diagnosis.waits.iter();
-    let stuck = groups.find(|group| group.kind == WaitGroupKind::Stuck);
-    if let Some(pod) = stuck.and_then(|group| group.pods.first()) {
-        steps.push(format!(
-            "correct the cause; its Events: kubectl describe pod {pod} -n {namespace}"
-        ));
-    }
-    let mut groups = diagnosis.waits.iter();
-    let is_missing = groups.any(|group| group.kind == WaitGroupKind::Missing);
-    if is_missing && diagnosis.problems.is_empty() {
-        let kind = facts.kind.to_lowercase();
-        steps.push(format!(
-            "why Pods are missing: kubectl events --for {kind}/{name} -n {namespace}"
-        ));
-    }
-    let mut groups = diagnosis.waits.iter();
-    let detailed = groups.find(|group| {
-        !group.pods.is_empty()
-            && !matches!(group.kind, WaitGroupKind::Stuck | WaitGroupKind::Finished)
-    });
-    if let Some(pod) = detailed.and_then(|group| group.pods.first()) {
-        steps.push(format!(
-            "more about a single Pod: kubectl operating why pod/{pod} -n {namespace}"
-        ));
-    }
-    steps
 }

@@ -1,11 +1,16 @@
 //! What a Pod of a workload waits for, in words that are the same for all Pods with the reason.
 
+use std::cell::OnceCell;
+use std::sync::Arc;
+
 use super::facts::WaitGroupKind;
 use super::stored::StoredWorkload;
 use crate::api::keys;
 use crate::domain::diagnosis::facts::{OperationFacts, RuleFacts, RuleVerdict, WaitKind};
 use crate::domain::diagnosis::rules::{self, BudgetTable};
-use crate::domain::diagnosis::{ObservedPod, operations, out_of_service_reason};
+use crate::domain::diagnosis::{
+    ObservedPod, PodController, operations, out_of_service_reason, owner,
+};
 use crate::domain::lifecycle::{Stage, stored_phases};
 use crate::domain::messages;
 use crate::domain::not_ready::NotReadyCause;
@@ -15,8 +20,24 @@ use crate::domain::pod::Pod;
 pub struct WaitContext<'a> {
     pub stored: &'a StoredWorkload,
     pub budgets: &'a BudgetTable,
+    /// The Pods of the workload.
+    pub pods: &'a [Arc<Pod>],
+    /// Why the limits of the CollaSet itself hold the update of available Pods. It is the same for all these Pods.
+    pub own_limit: OnceCell<Option<String>>,
     /// Why no rule of the namespace is enforced.
     pub excluded: Option<&'a str>,
+}
+
+impl WaitContext<'_> {
+    /// Why `maxUnavailable` or `maxSurge` of the CollaSet holds the update of the Pod.
+    fn own_limit(&self, observed: &ObservedPod) -> Option<String> {
+        let PodController::CollaSet(set) = &self.stored.controller else {
+            return None;
+        };
+        let limit = || owner::describe_own_limit(observed, set);
+        let is_available = observed.pod.is_available();
+        is_available.then(|| self.own_limit.get_or_init(limit).clone())?
+    }
 }
 
 /// Why a Pod waits.
@@ -28,6 +49,10 @@ pub struct PodWait {
     pub reason: String,
     /// What a rule says about the Pod.
     pub detail: Option<String>,
+    /// Whether the Pod is of an older revision, no operation on it has begun, and the partition may keep it.
+    pub may_be_kept: bool,
+    /// The node that has stopped to report.
+    pub node: Option<String>,
 }
 
 impl PodWait {
@@ -38,6 +63,8 @@ impl PodWait {
             key: reason.clone(),
             reason,
             detail: None,
+            may_be_kept: false,
+            node: None,
         }
     }
 
@@ -55,6 +82,8 @@ impl PodWait {
                 [rule] => Some(rule.reason.clone()),
                 _ => None,
             },
+            may_be_kept: false,
+            node: None,
         }
     }
 }
@@ -76,6 +105,13 @@ pub fn pod_wait(context: &WaitContext, observed: &ObservedPod) -> Option<PodWait
         ));
     }
     let cause = NotReadyCause::of_pod(pod);
+    if let Some(lost @ NotReadyCause::NodeLost { node }) = cause {
+        let wait = PodWait::new(WaitGroupKind::NodeLost, lost.describe_shared(pod));
+        return Some(PodWait {
+            node: Some(node.to_owned()),
+            ..wait
+        });
+    }
     if let Some(stuck) = cause.filter(NotReadyCause::is_stuck) {
         return Some(PodWait::new(
             WaitGroupKind::Stuck,
@@ -101,7 +137,10 @@ pub fn pod_wait(context: &WaitContext, observed: &ObservedPod) -> Option<PodWait
     }
     match kept {
         Some(reason) => Some(PodWait::new(WaitGroupKind::Older, reason)),
-        None => is_to_go.then(|| update_wait(&rules)),
+        None => is_to_go.then(|| PodWait {
+            may_be_kept: context.stored.kept_count() > 0,
+            ..update_wait(context, observed, &rules)
+        }),
     }
 }
 
@@ -149,6 +188,8 @@ fn operation_wait(operation: &OperationFacts, rules: &[RuleFacts]) -> PodWait {
             texts.join("; and for ")
         ),
         detail: None,
+        may_be_kept: false,
+        node: None,
     }
 }
 
@@ -173,16 +214,41 @@ fn unavailability(pod: &Pod, cause: Option<NotReadyCause>) -> Option<String> {
 
 /// The wait of a Pod that is of an older revision, and on which no operation has begun. Without a lifecycle, its
 /// controller deletes the Pod.
-fn update_wait(rules: &[RuleFacts]) -> PodWait {
-    match rules.iter().find(|rule| holds_deletion(rule)) {
-        Some(rule) => PodWait::for_rules(&[rule], Vec::new()),
-        None => PodWait::new(WaitGroupKind::Older, "no update of it has begun"),
+fn update_wait(context: &WaitContext, observed: &ObservedPod, rules: &[RuleFacts]) -> PodWait {
+    if let Some(rule) = rules.iter().find(|rule| holds_deletion(rule)) {
+        return PodWait::for_rules(&[rule], Vec::new());
     }
+    if let Some(limit) = context.own_limit(observed) {
+        return PodWait::new(WaitGroupKind::Older, limit);
+    }
+    if let Some(awaited) = context.stored.awaited_before(&observed.pod, context.pods) {
+        let name = &awaited.metadata.name;
+        return PodWait::new(
+            WaitGroupKind::Older,
+            format!("it waits for {name}, which has a greater ordinal, to be Ready"),
+        );
+    }
+    let unknown = rules.iter().find(|rule| {
+        rule.verdict == RuleVerdict::Unknown && rule.stage == Stage::PreCheck.as_str()
+    });
+    PodWait::new(
+        WaitGroupKind::Older,
+        match unknown {
+            Some(rule) => {
+                let name = messages::qualified_rule_name(&rule.object, &rule.rule);
+                format!(
+                    "no update of it has begun, and what {name} decides is not known: {}",
+                    rule.reason
+                )
+            }
+            None => "no update of it has begun".to_owned(),
+        },
+    )
 }
 
 /// Whether a rule holds a deletion of the Pod.
 pub fn holds_deletion(rule: &RuleFacts) -> bool {
     rule.verdict == RuleVerdict::Holds
         && rule.stage == Stage::PreCheck.as_str()
-        && rule.kind == "availablePolicy"
+        && (rule.kind == "availablePolicy" || rule.reason.starts_with(rules::UNREADABLE_LIMIT))
 }
