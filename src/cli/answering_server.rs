@@ -4,10 +4,11 @@ use kube::api::{Api, PostParams};
 use kube::{Client, Error};
 use serde_json::json;
 
+use crate::admission::version_answer::ASKING_RULE;
 use crate::api::podtransitionrule::PodTransitionRule;
 
-/// The namespace in which the rule would be created. Every cluster has it.
-const NAMESPACE: &str = "default";
+/// A namespace in which the rule may be created. Every cluster has it.
+pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// Who answers for rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,15 +19,17 @@ pub enum Answering {
     Nobody(String),
     /// The API server calls no webhook, or does not know the kind.
     NotAsked,
+    /// The user may not create rules in the namespace, with the words of the API server.
+    Forbidden(String),
     /// Whether a server answers is not known, with the reason.
     Unknown(String),
 }
 
-/// Asks, and writes nothing.
-pub async fn find_answering(client: &Client) -> Answering {
+/// Asks with a rule of the namespace, and writes nothing.
+pub async fn find_answering(client: &Client, namespace: &str) -> Answering {
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
-        "metadata": { "name": "operating-asks" },
+        "metadata": { "name": ASKING_RULE },
         // The schema allows this value of a label; only the server refuses it.
         "spec": { "selector": { "matchLabels": { "app": "no value of a label" } }, "rules": [] },
     });
@@ -38,7 +41,7 @@ pub async fn find_answering(client: &Client) -> Answering {
         dry_run: true,
         ..PostParams::default()
     };
-    let api: Api<PodTransitionRule> = Api::namespaced(client.clone(), NAMESPACE);
+    let api: Api<PodTransitionRule> = Api::namespaced(client.clone(), namespace);
     match api.create(&params, &rule).await {
         Ok(_) => Answering::NotAsked,
         Err(Error::Api(status)) => classify(status.code, &status.message),
@@ -54,8 +57,12 @@ fn classify(code: u16, message: &str) -> Answering {
     if message.contains("failed calling webhook") {
         return Answering::Nobody(text);
     }
-    match message.contains("kusionstack.io\" denied the request") {
-        true => Answering::Server(text),
+    if message.contains("kusionstack.io\" denied the request") {
+        return Answering::Server(text);
+    }
+    // A policy denies with 403 and 422, too.
+    match code == 403 && message.contains(" is forbidden: User ") {
+        true => Answering::Forbidden(text),
         false => Answering::Unknown(text),
     }
 }

@@ -7,10 +7,12 @@ use clap::{Args, Parser, Subcommand};
 
 use super::values::{FeatureGate, feature_gate, namespace, namespaced_name, webhook_url};
 
+mod check;
 mod reader;
 mod serve;
 mod why_subjects;
 
+pub use check::CheckArgs;
 pub use reader::{
     BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, parse,
 };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::{Cli, Command, FeatureArgs, namespace};
+use super::{CheckArgs, Cli, Command, FeatureArgs, namespace};
 
 /// Name of the program under which kubectl finds its plugin `operating`.
 pub const PLUGIN: &str = "kubectl-operating";
@@ -34,6 +34,16 @@ pub enum ReadCommand {
     Why(WhyArgs),
     /// List rules with their remaining budgets, the smallest first
     Budget(BudgetArgs),
+    /// Check whether the server answers, and whether its objects are as this version needs them
+    ///
+    /// The command asks through the API server which version answers for rules, by a dry run of an invalid rule. It
+    /// compares the webhook configurations, their authorities, the CRDs and the policies with those of this version,
+    /// looks at the Deployment, the Lease, the clocks, the labels of namespaces with rules and the rights of the server,
+    /// and for leftovers of Kuperator. Each line says what was found, and for a problem what to do.
+    ///
+    /// The command writes nothing and uses the rights of the user. What the user may not read is unknown, not OK. Exit
+    /// code 0: all is well; 1: there are problems; 2: there are no problems, but something could not be checked.
+    Check(Box<CheckArgs>),
     /// Decide an AdmissionReview offline, with the code of the server
     ///
     /// The command connects to no server. Exit code 0: allowed; 1: denied; 2: the input can't be used.

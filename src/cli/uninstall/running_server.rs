@@ -12,7 +12,7 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::cli::answering_server::{Answering, find_answering};
+use crate::cli::answering_server::{Answering, DEFAULT_NAMESPACE, find_answering};
 use crate::cli::install::WAIT_TIMEOUT;
 use crate::cli::install::names;
 use crate::cli::install::request::retry_optional_request;
@@ -40,7 +40,7 @@ impl RunningServer {
         let deployment = find_deployment(client, namespace).await?;
         let elsewhere = match deployment {
             Some(_) => None,
-            None => match find_answering(client).await {
+            None => match find_answering(client, DEFAULT_NAMESPACE).await {
                 Answering::Server(text) => Some(format!("it answers for rules: {text}")),
                 _ => find_holder(client, namespace).await?,
             },

@@ -5,7 +5,7 @@
 //! the server has no right to create it. A configuration of a newer version stays as it is, so that two versions that
 //! run side by side do not undo each other's work.
 
-mod correction;
+pub(in crate::cli) mod correction;
 
 use std::fmt::Debug;
 use std::sync::Arc;
