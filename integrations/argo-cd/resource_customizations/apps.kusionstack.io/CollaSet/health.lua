@@ -1,4 +1,5 @@
--- Health of a CollaSet. Its conditions Ready and Stalled say how far it is.
+-- Health of a CollaSet. Its conditions Ready and Stalled say how far it is. A set that a person has paused, and a rollout
+-- that pauses at a step, are Suspended.
 local hs = { status = "Progressing", message = "Waiting until the controller has seen the object" }
 
 local generation = obj.metadata.generation
@@ -6,20 +7,24 @@ if obj.status == nil or obj.status.observedGeneration ~= generation then
   return hs
 end
 
+local by_type = {}
 for _, condition in ipairs(obj.status.conditions or {}) do
-  if condition.type == "Stalled" and condition.status == "True" then
-    hs.status = "Degraded"
-    hs.message = condition.message
-    return hs
-  end
-  if condition.type == "Ready" then
-    hs.message = condition.message
-    if condition.status == "True" then
-      hs.status = "Healthy"
-    end
-    if condition.reason == "Paused" or condition.reason == "StepPaused" then
-      hs.status = "Suspended"
-    end
+  by_type[condition.type] = condition
+end
+
+local stalled, ready, update = by_type.Stalled, by_type.Ready, by_type.Update
+if stalled ~= nil and stalled.status == "True" then
+  hs.status = "Degraded"
+  hs.message = stalled.message
+elseif ready ~= nil then
+  hs.message = ready.message
+  if ready.status == "True" then
+    hs.status = "Healthy"
+  elseif ready.reason == "Paused" then
+    hs.status = "Suspended"
+  elseif ready.reason == "Updating" and update ~= nil and update.reason == "StepPaused" then
+    hs.status = "Suspended"
+    hs.message = update.message
   end
 end
 
