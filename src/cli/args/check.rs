@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::super::values::{duration, namespace};
-use super::reader::FormatArgs;
+use super::format::FormatArgs;
 use super::{ClusterArgs, FeatureArgs};
 use crate::cli::answering_server::DEFAULT_NAMESPACE;
 

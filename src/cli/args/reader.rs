@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
+use super::format::FormatArgs;
 use super::{CheckArgs, Cli, Command, FeatureArgs, namespace};
 
 /// Name of the program under which kubectl finds its plugin `operating`.
@@ -63,30 +64,6 @@ pub struct ReaderArgs {
     /// Namespace; by default the namespace of the context
     #[arg(short, long, env = "OPERATING_NAMESPACE", value_name = "NAME", value_parser = namespace)]
     pub namespace: Option<String>,
-}
-
-/// Format of the output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people
-    #[default]
-    Text,
-    /// For programs; with --watch, each state is one line, and so is each of several objects
-    Json,
-}
-
-/// The flag for the format of the output.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct FormatArgs {
-    /// Format of the output
-    #[arg(
-        short,
-        long,
-        env = "OPERATING_OUTPUT",
-        value_name = "FORM",
-        default_value = "text"
-    )]
-    pub output: Output,
 }
 
 /// Flags of `why`.

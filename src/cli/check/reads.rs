@@ -56,7 +56,7 @@ pub async fn call<T>(request: impl Future<Output = Result<T, Error>>) -> Read<T>
 pub async fn get(client: &Client, path: &str) -> Read {
     call(async {
         let request = http::Request::get(path).body(Vec::new());
-        let request = request.map_err(|error| Error::HttpError(error))?;
+        let request = request.map_err(Error::HttpError)?;
         client.request(request).await
     })
     .await
