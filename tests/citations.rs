@@ -18,6 +18,7 @@ const SEARCHED: &[&str] = &[
     "fuzz",
     "docs",
     "examples",
+    "integrations",
     "manifests",
     "testbed",
     "webhook-config",

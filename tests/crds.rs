@@ -170,10 +170,34 @@ fn nulls_are_pruned_and_defaults_left_to_admission() {
     for crd in crd::all_crds() {
         let text = yaml(&crd);
         assert!(!text.contains("nullable:"), "{}", crd.spec.names.kind);
+        let spec = schema(&crd)
+            .properties
+            .as_ref()
+            .and_then(|all| all.get("spec"));
+        if let Some(spec) = spec {
+            every(spec, &mut |s| assert!(s.default.is_none()));
+        }
         every(schema(&crd), &mut |s| {
-            assert!(s.default.is_none());
             assert!(!s.enum_.iter().flatten().any(|v| v.0.is_null()));
         });
+    }
+}
+
+/// A tool that waits for an object compares `observedGeneration` with the generation, which is never 0.
+#[test]
+fn object_without_a_status_has_observed_no_generation() {
+    for crd in crd::all_crds() {
+        let status = schema(&crd).properties.as_ref().unwrap().get("status");
+        let status = status.and_then(|status| Some((status, status.properties.as_ref()?)));
+        let Some((status, properties)) = status else {
+            assert_eq!(crd.spec.names.kind, "ResourceContext");
+            continue;
+        };
+        let default = |s: &JSONSchemaProps| s.default.as_ref().map(|value| value.0.clone());
+        let unseen = serde_json::json!({ "observedGeneration": 0 });
+        assert_eq!(default(status), Some(unseen), "{}", crd.spec.names.kind);
+        let observed = &properties["observedGeneration"];
+        assert_eq!(default(observed), Some(0.into()));
     }
 }
 

@@ -29,6 +29,7 @@ pub(crate) mod rules;
 mod size_limit;
 mod spec_review;
 mod stored_pod;
+pub mod version_answer;
 
 #[cfg(test)]
 mod tests;

@@ -9,10 +9,11 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
     ValidationRule,
 };
 use kube::CustomResourceExt;
+use serde_json::json;
 
 use super::collaset::CollaSet;
 use super::keys;
@@ -23,7 +24,7 @@ use super::resourcecontext::ResourceContext;
 
 /// Revision of the definitions in this build. Raise it with every change of a definition: a build does not
 /// replace definitions of a higher revision with its own.
-pub const CRD_REVISION: u32 = 22;
+pub const CRD_REVISION: u32 = 23;
 
 /// The revision of a stored definition; 0 for a definition without one.
 pub fn crd_revision(annotations: Option<&BTreeMap<String, String>>) -> u32 {
@@ -73,6 +74,7 @@ fn finish_crd(
             continue;
         };
         strip_derived_schema(root);
+        default_to_unseen(root);
         root.required = None;
         root.title = None;
         root.x_kubernetes_validations = (!root_rules.is_empty()).then(|| {
@@ -88,6 +90,23 @@ fn finish_crd(
         });
     }
     crd
+}
+
+/// Gives an object whose status has no `observedGeneration` the value 0, which is no generation of an object. Tools that
+/// wait for objects (kstatus: Flux, `helm --wait`) take an object without this field as finished, even before a
+/// controller has seen it.
+fn default_to_unseen(root: &mut JSONSchemaProps) {
+    const OBSERVED: &str = "observedGeneration";
+    let properties = root.properties.as_mut();
+    let Some(status) = properties.and_then(|all| all.get_mut("status")) else {
+        return;
+    };
+    let properties = status.properties.as_mut();
+    let Some(observed) = properties.and_then(|all| all.get_mut(OBSERVED)) else {
+        return;
+    };
+    observed.default = Some(JSON(json!(0)));
+    status.default = Some(JSON(json!({ OBSERVED: 0 })));
 }
 
 /// Removes the keywords that the derive adds and that the former schemas did not have: `nullable` (so that

@@ -63,6 +63,12 @@ pub async fn client_config(args: &ClusterArgs) -> anyhow::Result<Config> {
     .await
 }
 
+/// A client with the credentials that the flags name, for a command that only reads.
+pub async fn connect_user(args: &ClusterArgs) -> anyhow::Result<Client> {
+    let (file, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+    new_client(load_config(file, context, READER_USER_AGENT).await?)
+}
+
 /// A client with the rights of a user, and the namespace that the user selected.
 pub async fn connect_reader(args: &ReaderArgs) -> anyhow::Result<(Client, String)> {
     let config = load_config(

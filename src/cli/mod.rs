@@ -3,6 +3,7 @@
 pub mod adapter_types;
 mod answering_server;
 pub mod args;
+mod check;
 mod confirm;
 pub(crate) mod connect;
 pub(crate) mod docs;
@@ -30,6 +31,7 @@ pub async fn run(cli: Cli, types: &AdapterTypes) -> anyhow::Result<ExitCode> {
         Command::Read(ReadCommand::Why(args)) => why::run_why(args).await,
         Command::Read(ReadCommand::Budget(args)) => why::run_budget(args).await,
         Command::Read(ReadCommand::Explain(args)) => return explain::command(args).await,
+        Command::Read(ReadCommand::Check(args)) => return check::command(*args).await,
         Command::Serve(args) => serve::serve(*args, types).await,
         Command::Install(args) => install::command(args).await,
         Command::Uninstall(args) => uninstall::command(args).await,

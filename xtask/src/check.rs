@@ -228,12 +228,14 @@ mod tests {
     use super::*;
 
     /// The tests that need a control plane, programs in Go, or minutes, and the folders of `tests` without tests.
-    const NOT_FAST: [&str; 20] = [
+    const NOT_FAST: [&str; 22] = [
         "alarms",
+        "check_command",
         "collaset",
         "crds_on_plane",
         "decorations",
         "documents",
+        "gitops",
         "golden",
         "graceful_deletion",
         "guarantee",

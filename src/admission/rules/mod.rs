@@ -15,6 +15,7 @@ use super::namespace_label;
 use super::overlap::{self, Overlap};
 use super::responses;
 use super::review::{Handler, Request, RequestOperation, Verdict};
+use super::version_answer::{ASKING_RULE, AnsweringVersion};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
 use crate::api_request;
@@ -275,6 +276,13 @@ fn validate_spec(context: &AdmissionContext, request: &Request) -> Verdict {
         old.iter().for_each(|old| check_rules(&old.spec, errors));
     });
     check_rules(&object.spec, &mut errors);
+    if !errors.is_empty() && request.name == ASKING_RULE {
+        let message = format!(
+            "{KIND} {ASKING_RULE} is invalid: {errors} ({})",
+            AnsweringVersion::own()
+        );
+        return Verdict::deny(422, "Invalid", message);
+    }
     if !errors.is_empty() {
         return responses::deny_invalid(KIND, &request.name, &errors);
     }

@@ -103,6 +103,27 @@ async fn endpoint_that_will_not_be_called_is_warned_of() {
     assert!(!warned("check.example.com").await);
 }
 
+/// Only the invalid rule of `operating check` gets the version, so that the denials of users stay as they are.
+#[tokio::test]
+async fn denial_of_the_asking_rule_names_the_version() {
+    let own = AnsweringVersion::own();
+    for (name, version) in [(ASKING_RULE, Some(own)), ("new", None)] {
+        let selector = json!({ "matchLabels": { "app": "no value of a label" } });
+        let mut object = with_spec(json!({ "selector": selector, "rules": [] }));
+        object["metadata"]["name"] = json!(name);
+        let request = review("CREATE", object, None);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let mutate = RuleMutator(Arc::new(with_rules(0)));
+        let verdict = mutate.review(&request, deadline).await;
+        assert!(!verdict.is_allowed(), "{name}");
+        assert_eq!(
+            AnsweringVersion::parse(verdict.message()),
+            version,
+            "{name}"
+        );
+    }
+}
+
 fn with_rules(count: usize) -> AdmissionContext {
     let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
         Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))

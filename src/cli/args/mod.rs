@@ -7,12 +7,16 @@ use clap::{Args, Parser, Subcommand};
 
 use super::values::{FeatureGate, feature_gate, namespace, namespaced_name, webhook_url};
 
+mod check;
+mod format;
 mod reader;
 mod serve;
 mod why_subjects;
 
+pub use check::CheckArgs;
+pub use format::Output;
 pub use reader::{
-    BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, parse,
+    BudgetArgs, ExplainArgs, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, parse,
 };
 pub use serve::{LogFormat, ServeArgs};
 pub use why_subjects::{WhyKind, WhySubject};

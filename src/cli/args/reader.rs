@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
-use super::{Cli, Command, FeatureArgs, namespace};
+use super::format::FormatArgs;
+use super::{CheckArgs, Cli, Command, FeatureArgs, namespace};
 
 /// Name of the program under which kubectl finds its plugin `operating`.
 pub const PLUGIN: &str = "kubectl-operating";
@@ -34,6 +35,16 @@ pub enum ReadCommand {
     Why(WhyArgs),
     /// List rules with their remaining budgets, the smallest first
     Budget(BudgetArgs),
+    /// Check whether the server answers, and whether its objects are as this version needs them
+    ///
+    /// The command asks through the API server which version answers for rules, by a dry run of an invalid rule. It
+    /// compares the webhook configurations, their authorities, the CRDs and the policies with those of this version,
+    /// looks at the Deployment, the Lease, the clocks, the labels of namespaces with rules and the rights of the server,
+    /// and for leftovers of Kuperator. Each line says what was found, and for a problem what to do.
+    ///
+    /// The command writes nothing and uses the rights of the user. What the user may not read is unknown, not OK. Exit
+    /// code 0: all is well; 1: there are problems; 2: there are no problems, but something could not be checked.
+    Check(Box<CheckArgs>),
     /// Decide an AdmissionReview offline, with the code of the server
     ///
     /// The command connects to no server. Exit code 0: allowed; 1: denied; 2: the input can't be used.
@@ -53,30 +64,6 @@ pub struct ReaderArgs {
     /// Namespace; by default the namespace of the context
     #[arg(short, long, env = "OPERATING_NAMESPACE", value_name = "NAME", value_parser = namespace)]
     pub namespace: Option<String>,
-}
-
-/// Format of the output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people
-    #[default]
-    Text,
-    /// For programs; with --watch, each state is one line, and so is each of several objects
-    Json,
-}
-
-/// The flag for the format of the output.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct FormatArgs {
-    /// Format of the output
-    #[arg(
-        short,
-        long,
-        env = "OPERATING_OUTPUT",
-        value_name = "FORM",
-        default_value = "text"
-    )]
-    pub output: Output,
 }
 
 /// Flags of `why`.

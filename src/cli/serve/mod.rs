@@ -12,7 +12,7 @@ mod run;
 mod traffic;
 mod traffic_figures;
 mod watchdog;
-mod webhook_upkeep;
+pub(in crate::cli) mod webhook_upkeep;
 
 use tokio_util::sync::CancellationToken;
 

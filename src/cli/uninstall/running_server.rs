@@ -13,7 +13,7 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::cli::answering_server::{Answering, find_answering};
+use crate::cli::answering_server::{Answering, DEFAULT_NAMESPACE, find_answering};
 use crate::cli::install::WAIT_TIMEOUT;
 use crate::cli::install::names;
 use crate::cli::install::request::retry_optional_request;
@@ -42,7 +42,7 @@ impl RunningServer {
         let is_ending = !server_pods(client, namespace).await?.is_empty();
         let elsewhere = match deployments.is_empty() && !is_ending {
             false => None,
-            true => match find_answering(client).await {
+            true => match find_answering(client, DEFAULT_NAMESPACE).await {
                 Answering::Server(text) => Some(format!("it answers for rules: {text}")),
                 _ => find_holder(client, namespace).await?,
             },

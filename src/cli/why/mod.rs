@@ -1,7 +1,7 @@
 //! The commands `why` and `budget`, which explain the state in the API server. They only read, with the rights of their
 //! user.
 
-mod api_reads;
+pub(in crate::cli) mod api_reads;
 pub(crate) mod budget;
 mod collect;
 mod follow_mode;

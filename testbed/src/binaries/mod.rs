@@ -167,6 +167,37 @@ pub fn helm() -> Result<PathBuf> {
     })
 }
 
+/// The status of objects as Flux and Helm compute it (kstatus).
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn kstatus() -> Result<PathBuf> {
+    ensure(&Recipe {
+        name: "kstatus",
+        description: "kstatus",
+        takes: "less than a minute",
+        source: Source::Module(paths::repository().join("testbed/plane/kstatus")),
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
+/// Version of the Lua interpreter that Argo CD embeds.
+const LUA_VERSION: &str = "v1.1.2";
+
+/// The Lua interpreter that Argo CD embeds, for the tests of its health scripts.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn lua() -> Result<PathBuf> {
+    ensure(&Recipe {
+        name: "glua",
+        description: "the Lua interpreter",
+        takes: "less than a minute",
+        source: Source::Package(format!("github.com/yuin/gopher-lua/cmd/glua@{LUA_VERSION}")),
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
 /// The parts of cert-manager that a plane needs.
 #[derive(Debug, Clone)]
 pub struct CertManager {
@@ -187,6 +218,8 @@ pub fn build_all(kubernetes: Kubernetes) -> Result<()> {
     alarms()?;
     caddy()?;
     helm()?;
+    kstatus()?;
+    lua()?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 //! the server has no right to create it. A configuration of another version, or of other feature gates, stays as it is:
 //! while an update or a return to an older version goes on, the leader can't know which of the two will be left.
 
-mod correction;
+pub(in crate::cli) mod correction;
 mod pace;
 
 use std::collections::BTreeMap;

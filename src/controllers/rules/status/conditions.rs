@@ -35,8 +35,10 @@ pub fn find_conditions(
         inputs.ledger_storage,
         inputs.ledger_repair_message.as_deref(),
     );
+    let stalled = conditions::stalled_condition(&enforced);
     let all = [
         ("Enforced", Some(enforced)),
+        ("Stalled", stalled),
         ("Matched", Some(matched_condition(view, namespace_index))),
         (
             "ExpectedKnown",

@@ -7,6 +7,9 @@ use crate::api::keys;
 use crate::domain::rules::enforcement::NamespaceEnforcement;
 use crate::domain::rules::{CompiledRule, RuleKind, RuleSet, Stage, registration};
 
+/// Reason of an object that can't be read and has to be corrected.
+pub const INVALID: &str = "Invalid";
+
 /// Why the API server sends no requests of a namespace to the server, as a clause. `None` if the namespace is not
 /// excluded.
 ///
@@ -97,7 +100,7 @@ pub fn enforced_condition(
                 "operations on the Pods are held until this is corrected, deletions and evictions are not held by it"
             }
         };
-        return new_finding("False", "Invalid", format!("{effect}: {fields}"));
+        return new_finding("False", INVALID, format!("{effect}: {fields}"));
     }
     if let Some(gap) = enforcement_gap(rules, grace_delete) {
         return gap;

@@ -6,6 +6,7 @@ mod expected_known;
 mod ledger_usable;
 mod matched;
 pub(crate) mod rollouts_held;
+mod stalled;
 #[cfg(test)]
 mod tests;
 mod warnings;
@@ -18,6 +19,7 @@ pub use ledger_usable::{
     FIELD_DROPPED_MESSAGE, LEDGER_USABLE, LedgerStorage, ledger_usable_condition,
 };
 pub use matched::{SelectorMatches, matched_condition, partly_matched_condition};
+pub use stalled::stalled_condition;
 pub use warnings::{rule_warnings, zero_budget_warning};
 
 /// A condition for `status.conditions`.
