@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     /// The tests that need a control plane, programs in Go, or minutes, and the folders of `tests` without tests.
-    const NOT_FAST: [&str; 19] = [
+    const NOT_FAST: [&str; 20] = [
         "alarms",
         "collaset",
         "crds_on_plane",
@@ -244,6 +244,7 @@ mod tests {
         "owners",
         "rules",
         "running_server",
+        "steer",
         "tasks",
         "topology_model",
         "traffic",

@@ -1,11 +1,11 @@
-//! Flags of the commands that only read. The kubectl plugin has these commands only.
+//! Flags of the commands that only read, and the commands of the kubectl plugin.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::{Cli, Command, FeatureArgs, namespace};
+use super::{Cli, Command, FeatureArgs, SteerCommand, namespace};
 
 /// Name of the program under which kubectl finds its plugin `operating`.
 pub const PLUGIN: &str = "kubectl-operating";
@@ -145,7 +145,7 @@ pub struct ExplainArgs {
 #[command(
     name = PLUGIN,
     bin_name = "kubectl operating",
-    about = "Why is my Pod waiting?",
+    about = "Why is my Pod waiting? And how do I steer rollouts and operations?",
     version,
     propagate_version = true,
     max_term_width = 100
@@ -153,7 +153,18 @@ pub struct ExplainArgs {
 pub struct Plugin {
     /// The subcommand.
     #[command(subcommand)]
-    pub command: ReadCommand,
+    pub command: PluginCommand,
+}
+
+/// The commands of the plugin: all that work with the rights of a user.
+#[derive(Clone, Debug, Subcommand)]
+pub enum PluginCommand {
+    /// The commands that only read.
+    #[command(flatten)]
+    Read(ReadCommand),
+    /// The commands that also write.
+    #[command(flatten)]
+    Steer(SteerCommand),
 }
 
 /// Parses the command line. If the name of the program is [`PLUGIN`], the plugin's commands are parsed. Ends
@@ -162,9 +173,11 @@ pub fn parse(args: Vec<OsString>) -> Cli {
     let called = args.first().map(Path::new).and_then(Path::file_stem);
     if called.is_some_and(|name| name == PLUGIN) {
         let Plugin { command } = Plugin::parse_from(args);
-        return Cli {
-            command: Command::Read(command),
+        let command = match command {
+            PluginCommand::Read(command) => Command::Read(command),
+            PluginCommand::Steer(command) => Command::Steer(command),
         };
+        return Cli { command };
     }
     Cli::parse_from(args)
 }

@@ -36,7 +36,7 @@ struct Parallelism {
 
 /// The integration tests that take minutes, the longest first. They start first, so that none of them runs alone at
 /// the end.
-const LONG: [&str; 11] = [
+const LONG: [&str; 12] = [
     "guarantee",
     "collaset",
     "traffic",
@@ -46,6 +46,7 @@ const LONG: [&str; 11] = [
     "owners",
     "ledger_model",
     "rules",
+    "steer",
     "install_command",
     "tasks",
 ];
