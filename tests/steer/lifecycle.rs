@@ -6,6 +6,7 @@ use operating::api::keys::Family;
 use serde_json::json;
 use testbed::pods::{condition, has_label, is_available, is_idle, may_operate};
 use testbed::{Scope, wait};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
 use crate::commands::{bed, operating, plugin_command};
@@ -34,10 +35,10 @@ async fn operation_begins_waits_and_finishes() {
     let other = operating(&scope, &operation("begin", &["--type=resize"])).await;
     assert_eq!(other.code, Some(1), "{other:?}");
     assert!(other.err.contains("choose another --id"), "{other:?}");
-    operating(&scope, &operation("wait", &[])).await.success();
+    let _ = operating(&scope, &operation("wait", &[])).await.success();
     let pod = scope.get("web").await;
     assert!(may_operate(&pod, ID) && condition(&pod, "Ready") == Some(false));
-    operating(&scope, &operation("finish", &[])).await.success();
+    let _ = operating(&scope, &operation("finish", &[])).await.success();
     let pod = scope.get("web").await;
     assert!(is_available(&pod) && is_idle(&pod));
     let nothing = operating(&scope, &operation("cancel", &[])).await;
@@ -55,13 +56,13 @@ async fn wait_that_times_out_says_why_and_operation_can_be_cancelled() {
     scope.until_at_rest("web", 1).await;
     let object = ["pod/web", "--id", ID];
     let begin = [&["lifecycle", "begin", "--type=upgrade"][..], &object].concat();
-    operating(&scope, &begin).await.success();
+    let _ = operating(&scope, &begin).await.success();
     let wait = [&["lifecycle", "wait", "--timeout=1s"][..], &object].concat();
     let said = operating(&scope, &wait).await;
     assert_eq!(said.code, Some(1), "{said:?}");
     assert!(said.err.contains("PodTransitionRule web"), "{said:?}");
     let cancel = [&["lifecycle", "cancel"][..], &object].concat();
-    operating(&scope, &cancel).await.success();
+    let _ = operating(&scope, &cancel).await.success();
     let pod = scope.get("web").await;
     assert!(is_idle(&pod) && is_available(&pod));
 }
@@ -191,20 +192,36 @@ async fn killed_run_is_taken_up_at_each_step() {
     assert!(may_operate(&scope.get("web").await, ID));
     assert_eq!(runs(), 1);
 
-    // While the Pod comes back: the kubelet does not report it Ready.
-    scope.pause_kubelet("web").await;
+    // While the Pod waits in PostCheck.
+    let spec = json!({
+        "selector": { "matchLabels": { "app": "web" } },
+        "rules": [{
+            "name": "back", "stage": "PostCheck",
+            "labelCheck": { "requires": { "matchLabels": { "back": "yes" } } },
+        }],
+    });
+    scope.try_rule("back", spec).await.unwrap();
+    wait::until("the rule to be seen", async || {
+        let rule = scope.rules().get("back").await.unwrap();
+        rule.data["status"]["observedGeneration"] == 1
+    })
+    .await;
     let (_plugin, child) = start_run(&scope, &script, &[]).await;
-    let completing = Family::Completing.key(ID);
+    let post_check = Family::PostCheck.key(ID);
     scope
-        .until_pod("web", "in Completing", |pod| has_label(pod, &completing))
+        .until_pod("web", "in PostCheck", |pod| has_label(pod, &post_check))
         .await;
     kill(child).await;
     assert_eq!(runs(), 2);
-    let (_plugin, child) = start_run(&scope, &script, &[]).await;
-    scope.resume_kubelet("web").await;
+    let (_plugin, mut child) = start_run(&scope, &script, &[]).await;
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut text = String::new();
+    while !text.contains("waiting until the Pod serves") {
+        text += &lines.next_line().await.unwrap().expect(&text);
+    }
+    scope.label("web", json!({ "back": "yes" })).await.unwrap();
     let output = child.wait_with_output().await.unwrap();
     assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("was finished before"), "{text}");
     assert_eq!(runs(), 2, "the command does not run again");
     let pod = scope.get("web").await;

@@ -93,7 +93,7 @@ async fn status_of_partition_pause_and_abort() {
         "{restart:?}"
     );
 
-    operating(&scope, &["rollout", "resume", "cls/web"])
+    let _ = operating(&scope, &["rollout", "resume", "cls/web"])
         .await
         .success();
     let said = operating(&scope, &status).await.success();
@@ -120,7 +120,7 @@ async fn undo_puts_former_template_back() {
     let status = ["rollout", "status", "cls/web", "--timeout=2m"];
     for image in ["web:2", "web:3"] {
         set_image(&scope, image).await;
-        operating(&scope, &status).await.success();
+        let _ = operating(&scope, &status).await.success();
     }
     let history = operating(&scope, &["rollout", "history", "cls/web"])
         .await
@@ -144,11 +144,11 @@ async fn undo_puts_former_template_back() {
         .success();
     assert!(tried.out.contains("(server dry run)"), "{tried:?}");
     assert_eq!(image(&scope).await, "web:3");
-    operating(&scope, &undo).await.success();
+    let _ = operating(&scope, &undo).await.success();
     assert_eq!(image(&scope).await, "web:2");
-    operating(&scope, &status).await.success();
+    let _ = operating(&scope, &status).await.success();
     let to = format!("--to-revision={first}");
-    operating(&scope, &[&undo[..], &[&to]].concat())
+    let _ = operating(&scope, &[&undo[..], &[&to]].concat())
         .await
         .success();
     assert_eq!(image(&scope).await, "web:1");
@@ -167,11 +167,11 @@ async fn restart_makes_all_pods_again() {
     let scope = bed().await.scope("steer").await;
     collaset(&scope, 2, json!({})).await;
     let before = scope.list("app=web").await;
-    operating(&scope, &["rollout", "restart", "cls", "web"])
+    let _ = operating(&scope, &["rollout", "restart", "cls", "web"])
         .await
         .success();
     let status = ["rollout", "status", "cls/web", "--timeout=2m"];
-    operating(&scope, &status).await.success();
+    let _ = operating(&scope, &status).await.success();
     let uids = |pods: &[k8s_openapi::api::core::v1::Pod]| -> Vec<_> {
         pods.iter().map(|pod| pod.metadata.uid.clone()).collect()
     };

@@ -171,7 +171,7 @@ pub enum LifecycleCommand {
     /// that of the command, or 128 and the number of the signal that ended it.
     ///
     /// If this process is killed, the operation stays on the Pod. The same command line with the same --id takes the
-    /// operation up again: it runs the command again, unless the operation was finished already.
+    /// operation up again: it runs the command again, unless the operation is in PostCheck or Completing.
     Run(RunArgs),
 }
 

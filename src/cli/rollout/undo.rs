@@ -68,3 +68,30 @@ fn undo_patch(set: &CollaSet, template: &Value) -> anyhow::Result<Patch<Value>> 
     let patch = serde_json::from_value(patch).context("cannot write the patch")?;
     Ok(Patch::Json(patch))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use super::*;
+
+    #[test]
+    fn patch_applies_only_to_the_spec_that_was_read() {
+        let stored = json!({
+            "metadata": { "name": "web", "uid": "u", "generation": 3 },
+            "spec": { "template": { "spec": { "containers": [{ "image": "web:2" }] } } },
+        });
+        let set: CollaSet = serde_json::from_value(stored.clone()).unwrap();
+        let Patch::Json(patch) = undo_patch(&set, &json!({ "spec": "former" })).unwrap() else {
+            panic!("another kind of patch");
+        };
+        let mut patched = stored.clone();
+        json_patch::patch(&mut patched, &patch).unwrap();
+        assert_eq!(patched["spec"]["template"], json!({ "spec": "former" }));
+        for (field, value) in [("generation", json!(4)), ("uid", json!("other"))] {
+            let mut changed = stored.clone();
+            changed["metadata"][field] = value;
+            assert!(json_patch::patch(&mut changed, &patch).is_err(), "{field}");
+        }
+    }
+}
