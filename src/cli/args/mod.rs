@@ -7,15 +7,14 @@ use clap::{Args, Parser, Subcommand};
 
 use super::values::{FeatureGate, feature_gate, namespace, namespaced_name, webhook_url};
 
+mod plugin;
 mod reader;
 mod serve;
 pub mod steer;
 mod why_subjects;
 
-pub use reader::{
-    BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, PluginCommand, ReadCommand, ReaderArgs,
-    WhyArgs, parse,
-};
+pub use plugin::{PLUGIN, Plugin, PluginCommand, parse};
+pub use reader::{BudgetArgs, ExplainArgs, Output, ReadCommand, ReaderArgs, WhyArgs};
 pub use serve::{LogFormat, ServeArgs};
 pub use steer::SteerCommand;
 pub use why_subjects::{WhyKind, WhySubject};

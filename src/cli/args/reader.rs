@@ -1,14 +1,10 @@
-//! Flags of the commands that only read, and the commands of the kubectl plugin.
+//! Flags of the commands that only read. The kubectl plugin has these commands, too.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Cli, Command, FeatureArgs, SteerCommand, namespace};
-
-/// Name of the program under which kubectl finds its plugin `operating`.
-pub const PLUGIN: &str = "kubectl-operating";
+use super::{FeatureArgs, namespace};
 
 /// The commands that only read.
 #[derive(Clone, Debug, Subcommand)]
@@ -138,46 +134,4 @@ pub struct ExplainArgs {
     /// How the result is printed.
     #[command(flatten)]
     pub format: FormatArgs,
-}
-
-/// The command as kubectl starts it.
-#[derive(Clone, Debug, Parser)]
-#[command(
-    name = PLUGIN,
-    bin_name = "kubectl operating",
-    about = "Why is my Pod waiting? And how do I steer rollouts and operations?",
-    version,
-    propagate_version = true,
-    max_term_width = 100
-)]
-pub struct Plugin {
-    /// The subcommand.
-    #[command(subcommand)]
-    pub command: PluginCommand,
-}
-
-/// The commands of the plugin: all that work with the rights of a user.
-#[derive(Clone, Debug, Subcommand)]
-pub enum PluginCommand {
-    /// The commands that only read.
-    #[command(flatten)]
-    Read(ReadCommand),
-    /// The commands that also write.
-    #[command(flatten)]
-    Steer(SteerCommand),
-}
-
-/// Parses the command line. If the name of the program is [`PLUGIN`], the plugin's commands are parsed. Ends
-/// the process on `--help` and on errors.
-pub fn parse(args: Vec<OsString>) -> Cli {
-    let called = args.first().map(Path::new).and_then(Path::file_stem);
-    if called.is_some_and(|name| name == PLUGIN) {
-        let Plugin { command } = Plugin::parse_from(args);
-        let command = match command {
-            PluginCommand::Read(command) => Command::Read(command),
-            PluginCommand::Steer(command) => Command::Steer(command),
-        };
-        return Cli { command };
-    }
-    Cli::parse_from(args)
 }
