@@ -16,13 +16,18 @@ pub fn cli_markdown() -> String {
     let mut root = Cli::command();
     root.build();
     write_section(&mut out, root.clone());
-    for command in root
+    write_subcommands(&mut out, &root);
+    out
+}
+
+fn write_subcommands(out: &mut String, parent: &Command) {
+    for command in parent
         .get_subcommands()
         .filter(|c| !c.is_hide_set() && c.get_name() != "help")
     {
-        write_section(&mut out, command.clone());
+        write_section(out, command.clone());
+        write_subcommands(out, command);
     }
-    out
 }
 
 fn write_section(out: &mut String, command: Command) {

@@ -11,8 +11,10 @@ pub(crate) mod explain;
 pub mod generated;
 pub mod install;
 pub(crate) mod metrics_docs;
+mod operate;
 mod output;
 pub(crate) mod print;
+mod rollout;
 pub mod serve;
 mod target;
 pub mod uninstall;
@@ -22,7 +24,7 @@ pub mod why;
 use std::process::ExitCode;
 
 use adapter_types::AdapterTypes;
-use args::{Cli, Command, ReadCommand};
+use args::{Cli, Command, ReadCommand, SteerCommand};
 
 /// Runs the command and returns the exit code. The chain of the error is written for the user. `types` are the types of
 /// adapters that the configuration of ResourceConsist can name.
@@ -32,6 +34,8 @@ pub async fn run(cli: Cli, types: &AdapterTypes) -> anyhow::Result<ExitCode> {
         Command::Read(ReadCommand::Budget(args)) => why::run_budget(args).await,
         Command::Read(ReadCommand::Explain(args)) => return explain::command(args).await,
         Command::Read(ReadCommand::Check(args)) => return check::command(*args).await,
+        Command::Steer(SteerCommand::Rollout(command)) => return rollout::command(command).await,
+        Command::Steer(SteerCommand::Lifecycle(command)) => return operate::command(command).await,
         Command::Serve(args) => serve::serve(*args, types).await,
         Command::Install(args) => install::command(args).await,
         Command::Uninstall(args) => uninstall::command(args).await,

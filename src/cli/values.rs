@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::domain::lifecycle::{NAME_RULE, is_label_name};
 use crate::domain::operationjob::restart::settings::RestartMethod;
 
 /// Parses a method to restart containers.
@@ -18,6 +19,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let remedy = "write a duration such as 500ms, 60s or 1m30s";
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| remedy.to_owned())?;
     Duration::try_from(parsed).map_err(|_| format!("must not be negative; {remedy}"))
+}
+
+/// An ID or a type of an operation, which are parts of label keys and label values.
+pub fn operation_name(text: &str) -> Result<String, String> {
+    match is_label_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err(NAME_RULE.to_owned()),
+    }
 }
 
 /// A feature gate, and whether it is on.

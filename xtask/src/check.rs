@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     /// The tests that need a control plane, programs in Go, or minutes, and the folders of `tests` without tests.
-    const NOT_FAST: [&str; 22] = [
+    const NOT_FAST: [&str; 23] = [
         "alarms",
         "check_command",
         "collaset",
@@ -246,6 +246,7 @@ mod tests {
         "owners",
         "rules",
         "running_server",
+        "steer",
         "takeover",
         "tasks",
         "topology_model",

@@ -9,16 +9,18 @@ use super::values::{FeatureGate, feature_gate, namespace, namespaced_name, webho
 
 mod check;
 mod format;
+mod plugin;
 mod reader;
 mod serve;
+pub mod steer;
 mod why_subjects;
 
 pub use check::CheckArgs;
 pub use format::Output;
-pub use reader::{
-    BudgetArgs, ExplainArgs, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, parse,
-};
+pub use plugin::{PLUGIN, Plugin, PluginCommand, parse};
+pub use reader::{BudgetArgs, ExplainArgs, ReadCommand, ReaderArgs, WhyArgs};
 pub use serve::{LogFormat, ServeArgs};
+pub use steer::SteerCommand;
 pub use why_subjects::{WhyKind, WhySubject};
 
 /// Availability rules for Pod operations, enforced at admission
@@ -57,9 +59,12 @@ pub enum Command {
     /// off traffic get traffic again. Pods of CollaSets remain without an owner. Members stay registered at
     /// load balancers. Lifecycle labels stay on Pods as they are.
     Uninstall(UninstallArgs),
-    /// The commands that only read, which are also those of the kubectl plugin.
+    /// The commands that only read, which the kubectl plugin has, too.
     #[command(flatten)]
     Read(ReadCommand),
+    /// The other commands of the kubectl plugin.
+    #[command(flatten)]
+    Steer(SteerCommand),
     /// Print the CustomResourceDefinitions as YAML
     Crds,
     /// Print the webhook configurations as YAML

@@ -1,15 +1,11 @@
-//! Flags of the commands that only read. The kubectl plugin has these commands only.
+//! Flags of the commands that only read. The kubectl plugin has these commands, too.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Subcommand};
 
 use super::format::FormatArgs;
-use super::{CheckArgs, Cli, Command, FeatureArgs, namespace};
-
-/// Name of the program under which kubectl finds its plugin `operating`.
-pub const PLUGIN: &str = "kubectl-operating";
+use super::{CheckArgs, FeatureArgs, namespace};
 
 /// The commands that only read.
 #[derive(Clone, Debug, Subcommand)]
@@ -125,33 +121,4 @@ pub struct ExplainArgs {
     /// How the result is printed.
     #[command(flatten)]
     pub format: FormatArgs,
-}
-
-/// The command as kubectl starts it.
-#[derive(Clone, Debug, Parser)]
-#[command(
-    name = PLUGIN,
-    bin_name = "kubectl operating",
-    about = "Why is my Pod waiting?",
-    version,
-    propagate_version = true,
-    max_term_width = 100
-)]
-pub struct Plugin {
-    /// The subcommand.
-    #[command(subcommand)]
-    pub command: ReadCommand,
-}
-
-/// Parses the command line. If the name of the program is [`PLUGIN`], the plugin's commands are parsed. Ends
-/// the process on `--help` and on errors.
-pub fn parse(args: Vec<OsString>) -> Cli {
-    let called = args.first().map(Path::new).and_then(Path::file_stem);
-    if called.is_some_and(|name| name == PLUGIN) {
-        let Plugin { command } = Plugin::parse_from(args);
-        return Cli {
-            command: Command::Read(command),
-        };
-    }
-    Cli::parse_from(args)
 }

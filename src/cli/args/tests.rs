@@ -21,7 +21,9 @@ fn definitions_are_consistent() {
 
 #[test]
 fn every_flag_has_a_variable_of_the_environment() {
-    for command in Cli::command().get_subcommands() {
+    let mut commands: Vec<_> = Cli::command().get_subcommands().cloned().collect();
+    while let Some(command) = commands.pop() {
+        commands.extend(command.get_subcommands().cloned());
         for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
             let variable = arg.get_env().and_then(|v| v.to_str()).unwrap_or_default();
             let ours = variable.starts_with("OPERATING_");
@@ -184,4 +186,70 @@ fn plugin_name_offers_read_only_commands() {
     let error = Plugin::try_parse_from(["kubectl-operating", "serve"]).unwrap_err();
     assert!(error.to_string().contains("kubectl operating"), "{error}");
     Plugin::command().debug_assert();
+}
+
+/// The command of a line that begins with `rollout` or `lifecycle`.
+fn steer(line: &str) -> Result<SteerCommand, String> {
+    let all = std::iter::once("operating").chain(line.split_whitespace());
+    match Cli::try_parse_from(all).map_err(|e| e.to_string())?.command {
+        Command::Steer(command) => Ok(command),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn rollouts_name_collasets_as_kubectl_does() {
+    let name = |objects: &str| match steer(&format!("rollout history {objects}"))? {
+        SteerCommand::Rollout(steer::RolloutCommand::History(args)) => {
+            args.set.name().map(str::to_owned)
+        }
+        other => panic!("{other:?}"),
+    };
+    for objects in [
+        "cls/web",
+        "cls web",
+        "CollaSet/web",
+        "collasets.apps.kusionstack.io web",
+    ] {
+        assert_eq!(name(objects).as_deref(), Ok("web"), "{objects}");
+    }
+    for (objects, remedy) in [
+        ("web", "write cls/NAME"),
+        ("deploy/web", "use kubectl rollout"),
+        ("cls/", "the name is missing"),
+        ("cls/a b", "name one CollaSet"),
+    ] {
+        let error = name(objects).unwrap_err();
+        assert!(error.contains(remedy), "{objects}: {error}");
+    }
+}
+
+#[test]
+fn status_waits_unless_told_otherwise() {
+    let watches = |line: &str| match steer(line) {
+        Ok(SteerCommand::Rollout(steer::RolloutCommand::Status(args))) => args.watch,
+        other => panic!("{other:?}"),
+    };
+    assert!(watches("rollout status cls/web"));
+    assert!(watches("rollout status cls/web -w"));
+    assert!(!watches("rollout status --watch=false cls web"));
+}
+
+#[test]
+fn command_of_operation_follows_two_dashes() {
+    let run = |line: &str| match steer(line)? {
+        SteerCommand::Lifecycle(steer::LifecycleCommand::Run(args)) => Ok(args),
+        other => panic!("{other:?}"),
+    };
+    let args = run("lifecycle run pod/web --type upgrade -- sh -c true").unwrap();
+    assert_eq!(args.command, ["sh", "-c", "true"]);
+    assert_eq!(steer::pod_name(&args.object).as_deref(), Ok("web"));
+    let error = run("lifecycle run pod/web --type upgrade").unwrap_err();
+    assert!(error.contains("COMMAND"), "{error}");
+    let error = run("lifecycle run web --type -x- -- true").unwrap_err();
+    assert!(error.contains("--type"), "{error}");
+    for (words, wanted) in [("web", true), ("pod web", true), ("cls/web", false)] {
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        assert_eq!(steer::pod_name(&words).is_ok(), wanted, "{words:?}");
+    }
 }

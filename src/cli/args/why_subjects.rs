@@ -159,7 +159,11 @@ fn describe_lone_word(word: &str) -> String {
     }
 }
 
-fn checked_subject<'a>(kind: &str, name: &'a str) -> Result<WhySubject<'a>, String> {
+/// A subject of a kind and a name.
+///
+/// # Errors
+/// The kinds that are supported, or the expected form of the name.
+pub fn checked_subject<'a>(kind: &str, name: &'a str) -> Result<WhySubject<'a>, String> {
     let Some(names) = find_kind(kind) else {
         return Err(format!(
             "{kind} is not supported: operating why accepts pod/NAME, cls/NAME (CollaSet), deploy/NAME, sts/NAME, ds/NAME, \

@@ -116,11 +116,22 @@ pub async fn follow_changes(
         }
         tokio::select! {
             interrupted = tokio::signal::ctrl_c() => return Ok(interrupted?),
-            change = changes.try_next() => if change?.is_none() { return Ok(()) },
-        }
-        let burst = Instant::now() + burst_window;
-        while let Ok(Some(change)) = timeout_at(burst, changes.next()).await {
-            change?;
+            change = next_change(burst_window, &mut changes) => if !change? { return Ok(()) },
         }
     }
+}
+
+/// Waits for a change, and for the end of its burst. Returns `false` if there will be no more changes.
+pub async fn next_change(
+    burst_window: Duration,
+    changes: &mut SelectAll<BoxStream<'static, WatchChange>>,
+) -> anyhow::Result<bool> {
+    if changes.try_next().await?.is_none() {
+        return Ok(false);
+    }
+    let burst = Instant::now() + burst_window;
+    while let Ok(Some(change)) = timeout_at(burst, changes.next()).await {
+        change?;
+    }
+    Ok(true)
 }

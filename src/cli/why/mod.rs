@@ -3,8 +3,8 @@
 
 pub(in crate::cli) mod api_reads;
 pub(crate) mod budget;
-mod collect;
-mod follow_mode;
+pub(super) mod collect;
+pub(super) mod follow_mode;
 mod job;
 pub mod job_tree;
 mod object;
@@ -145,6 +145,17 @@ async fn explain_pod(explaining: &Explaining<'_>, name: &str) -> anyhow::Result<
         ))
     };
     follow_mode::follow_changes(follow_mode::BURST_WINDOW, changes, observe).await
+}
+
+/// What a Pod waits for, in one sentence. `None` if the Pod does not exist.
+pub(super) async fn summarize_pod(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> anyhow::Result<Option<String>> {
+    let reads = NamespaceReads::new(client, namespace);
+    let observed = collect::observe_pod(&reads, name).await?;
+    Ok(observed.map(|observed| diagnose(&observed).summary))
 }
 
 /// `operating budget`.

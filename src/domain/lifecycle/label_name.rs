@@ -4,11 +4,11 @@
 const MAX_NAME_LENGTH: usize = 63;
 
 /// The rule of Kubernetes for label names and label values, in words.
-pub(super) const NAME_RULE: &str =
+pub const NAME_RULE: &str =
     "use 1 to 63 of letters, digits, '-', '_' and '.', beginning and ending with a letter or digit";
 
 /// Whether `text` is valid both as the name part of a label key and as a label value.
-pub(super) fn is_label_name(text: &str) -> bool {
+pub fn is_label_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else {
         return false;

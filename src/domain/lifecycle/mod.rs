@@ -38,6 +38,7 @@ mod user_labels;
 mod validate;
 
 pub use expected_finalizers::ExpectedFinalizers;
+pub(crate) use label_name::{NAME_RULE, is_label_name};
 pub use lifecycle_write::{LifecycleWrite, is_ready_to_operate};
 pub use next_step::{
     LifecycleStep, controller_step, controller_step_with_passed, follow_readiness,

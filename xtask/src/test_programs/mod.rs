@@ -47,6 +47,7 @@ const LONG: [&str; 12] = [
     "owners",
     "ledger_model",
     "rules",
+    "steer",
     "install_command",
     "tasks",
 ];
