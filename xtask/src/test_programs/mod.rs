@@ -36,7 +36,7 @@ struct Parallelism {
 
 /// The integration tests that take minutes, the longest first. They start first, so that none of them runs alone at
 /// the end.
-const LONG: [&str; 12] = [
+const LONG: [&str; 13] = [
     "guarantee",
     "collaset",
     "traffic",
