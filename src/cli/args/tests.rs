@@ -237,9 +237,11 @@ fn status_waits_unless_told_otherwise() {
 
 #[test]
 fn command_of_operation_follows_two_dashes() {
-    let run = |line: &str| match steer(line)? {
-        SteerCommand::Lifecycle(steer::LifecycleCommand::Run(args)) => Ok(args),
-        other => panic!("{other:?}"),
+    let run = |line: &str| -> Result<steer::RunArgs, String> {
+        match steer(line)? {
+            SteerCommand::Lifecycle(steer::LifecycleCommand::Run(args)) => Ok(args),
+            other => panic!("{other:?}"),
+        }
     };
     let args = run("lifecycle run pod/web --type upgrade -- sh -c true").unwrap();
     assert_eq!(args.command, ["sh", "-c", "true"]);
