@@ -352,8 +352,10 @@ mod tests {
         let (text, is_stuck) = cause(main_container(json!({ "state": { "running": {} } })));
         assert!(text.contains("probe has not succeeded"), "{text}");
         assert!(!is_stuck);
-        let (text, _) = cause(main_container(json!({ "state": { "terminated": {} } })));
-        assert_eq!(text, "container main has ended");
+        let (text, _) = cause(main_container(
+            json!({ "state": { "terminated": { "exitCode": 0 } } }),
+        ));
+        assert_eq!(text, "container main has ended (exit code 0)");
         let (text, _) = cause(main_container(json!({
             "state": { "terminated": { "exitCode": 3 } }, "lastState": { "terminated": { "exitCode": 1 } },
         })));

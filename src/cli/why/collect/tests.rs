@@ -115,6 +115,7 @@ async fn observed_job(stored: Option<Value>) -> anyhow::Result<Option<String>> {
         assert_eq!(request.uri().path(), path);
         let missing = json!({
             "kind": "Status", "status": "Failure", "message": "no", "reason": "NotFound", "code": 404,
+            "details": { "name": "restart" },
         });
         let code = if stored.is_some() { 200 } else { 404 };
         let answer = Body::from(stored.clone().unwrap_or(missing).to_string().into_bytes());
