@@ -28,6 +28,10 @@ fn bad_values_are_refused_by_name() {
         (json!({"image": {"tag": "a b"}}), "/image/tag"),
         (json!({"image": {"tag": 1.2}}), "/image/tag"),
         (
+            json!({"image": {"tag": format!("@sha256:{}", "0".repeat(64))}}),
+            "/image/tag",
+        ),
+        (
             json!({"image": {"pullPolicy": "always"}}),
             "/image/pullPolicy",
         ),
@@ -74,6 +78,10 @@ fn bad_values_are_refused_by_name() {
             json!({"extraEnv": [{"name": "POD_NAME"}]}),
             "/extraEnv/0/name",
         ),
+        (
+            json!({"extraEnv": [{"name": "OPERATING_TRUST_CALLERS"}]}),
+            "/extraEnv/0/name",
+        ),
         (json!({"resources": ["memory"]}), "resources"),
         (json!({"priorityClassName": 1}), "/priorityClassName"),
         (json!({"nodeSelector": {"a": true}}), "/nodeSelector/a"),
@@ -98,6 +106,8 @@ fn contradictions_are_refused_with_remedy() {
     trusted["clientCertificates"] = json!({"configMap": "operating-callers"});
     let text = refusal(&trusted);
     assert!(text.contains("use one of them"), "{text}");
+    let text = refusal(&json!({"traffic": {"files": {"ca.crt": "x"}}}));
+    assert!(text.contains("traffic.config is not"), "{text}");
 }
 
 /// The server protects no Pod in its own namespace, and Helm's default namespace is that of many Pods.
