@@ -473,11 +473,13 @@ async fn uninstalling_stops_the_deployment_of_the_server() {
 
 /// Creates an object of each of our kinds, a Pod that a CollaSet owns, and a Deployment with the readiness gate.
 async fn create_owned_pod_and_gated_deployment(cluster: &Cluster, namespace: &str) {
-    let mut owner = None;
+    let (mut owner, mut decoration) = (None, None);
     for object in objects(namespace) {
         let created = cluster.create(object).await;
-        if created.types.as_ref().unwrap().kind == "CollaSet" {
-            owner = created.uid();
+        match created.types.as_ref().unwrap().kind.as_str() {
+            "CollaSet" => owner = created.uid(),
+            "PodDecoration" => decoration = Some((created.name_any(), created.uid())),
+            _ => {}
         }
     }
     let mut owned = pod("owned");
@@ -486,6 +488,12 @@ async fn create_owned_pod_and_gated_deployment(cluster: &Cluster, namespace: &st
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "s", "uid": owner.unwrap(),
         "controller": true,
     }]);
+    // When the CollaSet is gone, the garbage collector would delete the Pod with its last owner.
+    let (decoration, uid) = decoration.unwrap();
+    let references = owned["metadata"]["ownerReferences"].as_array_mut().unwrap();
+    references.push(json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodDecoration", "name": decoration, "uid": uid.unwrap(),
+    }));
     owned["spec"]["readinessGates"] = json!([{"conditionType": keys::SERVICE_READY}]);
     cluster.create_pod(namespace, owned.clone()).await;
     let template = json!({"metadata": {"labels": {"app": "gated"}}, "spec": owned["spec"]});

@@ -2,6 +2,7 @@
 
 mod back_on_traffic;
 mod crds;
+mod decoration_owners;
 mod finalizers;
 pub mod leftovers;
 mod own_namespace;
@@ -44,7 +45,7 @@ pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
     output::write_stdout(&found.describe(&target, namespace, args.keep_crds))?;
     // Also with --dry-run, which answers whether the command would do it.
     found.server.refuse_elsewhere(namespace)?;
-    rights::check_rights(&client, args.keep_crds).await?;
+    rights::check_rights(&client, namespace, args.keep_crds).await?;
     if args.dry_run {
         return output::write_stdout("nothing was changed, because of --dry-run\n");
     }
@@ -84,6 +85,10 @@ async fn remove_the_rest(
     }
     // As soon as no server works against it. What follows may wait for finalizers of others.
     let put_back = back_on_traffic::put_back(client).await?;
+    if !keep_crds {
+        // Before the finalizers of PodDecorations that are being deleted.
+        decoration_owners::release_decorated_pods(client).await?;
+    }
     finalizers::strip_all_finalizers(client).await?;
     if !keep_crds {
         crds::remove_crds(client).await?;

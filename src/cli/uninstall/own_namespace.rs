@@ -1,30 +1,32 @@
 //! The namespace of the server: which one it is, and whether the uninstallation may delete it with all that is in it.
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::ListParams;
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
+use kube::core::{DynamicObject, PartialObjectMeta};
+use kube::discovery::{Discovery, Scope, verbs};
 use kube::{Api, Client, ResourceExt};
 
 use crate::cli::install::names;
-use crate::cli::install::request::{retry_optional_request, retry_request};
+use crate::cli::install::request::retry_optional_request;
 
-/// Kinds whose objects must not be lost with the namespace: group, version, kind.
-const KINDS: [(&str, &str, &str); 9] = [
-    ("", "v1", "Pod"),
-    ("", "v1", "Service"),
-    ("", "v1", "ConfigMap"),
-    ("", "v1", "Secret"),
-    ("", "v1", "PersistentVolumeClaim"),
-    ("apps", "v1", "Deployment"),
-    ("apps", "v1", "StatefulSet"),
-    ("apps", "v1", "DaemonSet"),
-    ("batch", "v1", "CronJob"),
+/// Kinds that Kubernetes makes by itself. Their objects belong to others.
+const DERIVED: [&str; 4] = [
+    "events",
+    "endpoints",
+    "endpointslices",
+    "controllerrevisions",
 ];
-/// Objects of every namespace, and those that belong to the installation without a label: the ConfigMap that Kubernetes
-/// creates, the certificates.
-const EXPECTED: [&str; 3] = ["kube-root-ca.crt", names::SECRET, "webhook-ca"];
+/// Objects of every namespace, and those that belong to the installation without a label: the ConfigMap and the
+/// ServiceAccount that Kubernetes creates, the certificates.
+const EXPECTED: [&str; 5] = [
+    "kube-root-ca.crt",
+    "default",
+    names::SECRET,
+    names::LEASE,
+    "webhook-ca",
+];
 /// Largest number of objects that a text names.
 const MAX_NAMED: usize = 5;
 
@@ -77,15 +79,26 @@ pub async fn find_fate(client: &Client, name: &str) -> anyhow::Result<NamespaceF
             "it was not created by installing".to_owned(),
         ));
     }
+    let discovery = Discovery::new(client.clone()).run().await;
+    let discovery = discovery.context("cannot list the kinds of the cluster")?;
+    let kinds = discovery
+        .groups()
+        .flat_map(|group| group.recommended_resources());
     let mut foreign = Vec::new();
-    for (group, version, kind) in KINDS {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    for (resource, capabilities) in kinds {
+        let is_listed =
+            capabilities.scope == Scope::Namespaced && capabilities.supports_operation(verbs::LIST);
+        let is_derived = DERIVED.contains(&&*resource.plural);
+        if !is_listed || is_derived || resource.group == "metrics.k8s.io" {
+            continue;
+        }
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), name, &resource);
         let all = ListParams::default();
-        let description = format!("list the {}s of namespace {name}", kind.to_lowercase());
-        let listed = retry_request(&description, || api.list_metadata(&all)).await?;
-        let others = listed.items.into_iter().filter(|object| !is_ours(object));
-        foreign.extend(others.map(|object| format!("{kind} {}", object.name_any())));
+        let description = format!("list the {} of namespace {name}", resource.plural);
+        let listed = retry_optional_request(&description, || api.list_metadata(&all)).await?;
+        let listed = listed.map(|listed| listed.items).unwrap_or_default();
+        let others = listed.into_iter().filter(|object| !is_ours(object));
+        foreign.extend(others.map(|object| format!("{} {}", resource.kind, object.name_any())));
     }
     if foreign.is_empty() {
         return Ok(NamespaceFate::Goes);
@@ -106,7 +119,9 @@ fn is_ours(object: &PartialObjectMeta<DynamicObject>) -> bool {
     let labels = object.labels();
     let is_labelled =
         labels.get("app.kubernetes.io/name").map(String::as_str) == Some(names::APP_NAME);
-    is_labelled || EXPECTED.contains(&&*object.name_any())
+    // What an object owns goes and stays with it.
+    let is_owned = !object.owner_references().is_empty();
+    is_labelled || is_owned || EXPECTED.contains(&&*object.name_any())
 }
 
 #[cfg(test)]

@@ -93,7 +93,8 @@ fn has_pods(deployment: &Deployment) -> bool {
 async fn server_pods(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let description = format!("list the Pods of namespace {namespace}");
-    let ours = own_label();
+    // A Pod that was evicted stays as Failed.
+    let ours = own_label().fields("status.phase!=Failed,status.phase!=Succeeded");
     let listed = retry_request(&description, || api.list_metadata(&ours)).await?;
     Ok(listed.into_iter().map(|pod| pod.name_any()).collect())
 }
