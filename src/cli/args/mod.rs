@@ -188,7 +188,8 @@ pub struct InstallArgs {
     /// PEM file of the CA of the webhooks; without it, the server or cert-manager sets the CA
     #[arg(long, env = "OPERATING_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
-    /// Omit the webhook configurations, for a server that applies them itself (serve --install)
+    /// Omit the policies and the webhook configurations, for a server that applies them itself (serve --install), and
+    /// beside a Kuperator that still runs
     #[arg(long, env = "OPERATING_NO_WEBHOOKS", conflicts_with = "ca_file")]
     pub no_webhooks: bool,
     /// Omit, or remove, the permission to keep a certificate in Secret webhook-certs, for servers with

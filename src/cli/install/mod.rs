@@ -60,13 +60,14 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
     let client = connect::connect_client(&args.cluster).await?;
     install_crds(&client, namespace).await?;
     install_rbac(&client, namespace, parts).await?;
-    // After the roles, because a running server needs the verb that the policy checks.
-    apply_policies(&client).await?;
     if args.no_webhooks {
+        // Nor the policies: they would deny the writes of a Kuperator that still runs.
         return output::write_stdout(&format!(
-            "installed in namespace {namespace}, without webhook configurations\n"
+            "installed in namespace {namespace}, without policies and webhook configurations\n"
         ));
     }
+    // After the roles, because a running server needs the verb that the policy checks.
+    apply_policies(&client).await?;
     // If the server keeps its certificates itself, it also keeps a segment in the webhook paths.
     apply_configurations(&client, &settings, args.ca_file.is_none()).await?;
     output::write_stdout(&format!("installed in namespace {namespace}\n"))
