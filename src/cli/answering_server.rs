@@ -57,6 +57,9 @@ pub async fn find_answering(client: &Client, namespace: &str) -> Answering {
 
 fn classify(code: u16, message: &str) -> Answering {
     let text = message.to_owned();
+    if code == 404 && message.starts_with("namespaces ") {
+        return Answering::Unknown(text);
+    }
     if code == 404 {
         return Answering::NotAsked;
     }

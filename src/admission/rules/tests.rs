@@ -113,8 +113,17 @@ async fn denial_of_the_asking_rule_names_the_version() {
         object["metadata"]["name"] = json!(name);
         let request = review("CREATE", object, None);
         let deadline = Instant::now() + Duration::from_secs(5);
-        let mutate = RuleMutator(Arc::new(with_rules(0)));
-        let verdict = mutate.review(&request, deadline).await;
+        // The mutating webhook lets the dry run of the asking rule pass, so that the validating webhook is asked, too.
+        let dry_run = Request {
+            dry_run: true,
+            ..request
+        };
+        let context = Arc::new(with_rules(0));
+        let mutated = RuleMutator(Arc::clone(&context))
+            .review(&dry_run, deadline)
+            .await;
+        assert_eq!(mutated.is_allowed(), name == ASKING_RULE, "{name}");
+        let verdict = RuleValidator(context).review(&dry_run, deadline).await;
         assert!(!verdict.is_allowed(), "{name}");
         assert_eq!(
             AnsweringVersion::parse(verdict.message()),

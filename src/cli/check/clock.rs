@@ -27,7 +27,8 @@ pub async fn read_server_time(client: &Client) -> Result<Timestamp, String> {
                 .get(DATE)
                 .and_then(|date| date.to_str().ok());
             let time = date.and_then(|date| rfc2822::parse(date).ok());
-            Ok(time.map_or_else(Timestamp::now, |time| time.timestamp()))
+            let time = time.ok_or("the answer of the API server has no readable Date")?;
+            Ok(time.timestamp())
         }
         Read::Missing => Err("the server has no /version: it is no API server".to_owned()),
         Read::Forbidden(text) | Read::Failed(text) => Err(text),

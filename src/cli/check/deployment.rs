@@ -50,6 +50,17 @@ fn judge(namespace: &str, deployment: Option<&Value>) -> Finding {
     let wanted = deployment["spec"]["replicas"].as_u64().unwrap_or(1);
     let ready = deployment["status"]["readyReplicas"].as_u64().unwrap_or(0);
     let message = format!("Deployment {namespace}/{name} has {ready} ready replicas of {wanted}");
+    let status = &deployment["status"];
+    let generation = deployment["metadata"]["generation"].as_u64().unwrap_or(0);
+    let observed = status["observedGeneration"].as_u64().unwrap_or(0);
+    let updated = status["updatedReplicas"].as_u64().unwrap_or(0);
+    if wanted > 0 && (observed < generation || updated < wanted) {
+        return Finding::problem(
+            CHECK,
+            format!("{message}, and {updated} of them are updated"),
+            format!("Wait for kubectl rollout status deployment/{name} -n {namespace}"),
+        );
+    }
     match ready >= wanted && wanted > 0 {
         true => Finding::ok(CHECK, message),
         false => Finding::problem(
@@ -121,8 +132,18 @@ mod tests {
 
     #[test]
     fn deployment_needs_all_its_replicas() {
-        let deployment = |wanted: u64, ready: u64| json!({ "metadata": { "name": "d" }, "spec": { "replicas": wanted }, "status": { "readyReplicas": ready } });
+        let deployment = |wanted: u64, ready: u64| {
+            json!({
+                "metadata": { "name": "d", "generation": 2 }, "spec": { "replicas": wanted },
+                "status": { "readyReplicas": ready, "updatedReplicas": wanted, "observedGeneration": 2 },
+            })
+        };
         let state = |one: Option<&Value>| judge("home", one).state;
+        for (field, value) in [("updatedReplicas", 1), ("observedGeneration", 1)] {
+            let mut rolling = deployment(2, 2);
+            rolling["status"][field] = json!(value);
+            assert_eq!(state(Some(&rolling)), State::Problem, "{field}");
+        }
         assert_eq!(state(Some(&deployment(2, 2))), State::Ok);
         assert_eq!(state(Some(&deployment(2, 1))), State::Problem);
         assert_eq!(state(Some(&deployment(0, 0))), State::Problem);

@@ -70,7 +70,20 @@ fn judge_one(
     let found = namespaces
         .iter()
         .find(|one| one["metadata"]["name"] == namespace)?;
-    let labels = serde_json::from_value(found["metadata"]["labels"].clone()).unwrap_or_default();
+    let labels: BTreeMap<String, String> =
+        serde_json::from_value(found["metadata"]["labels"].clone()).unwrap_or_default();
+    if labels.contains_key(keys::NAMESPACE_EXCLUDED) {
+        let label = keys::NAMESPACE_EXCLUDED;
+        return Some(Finding::problem(
+            CHECK,
+            format!(
+                "namespace {namespace} has rules and the label {label}, so its rules hold nothing"
+            ),
+            format!(
+                "Remove the label if the emergency is over: kubectl label namespace {namespace} {label}-"
+            ),
+        ));
+    }
     let value = needed.label_value()?;
     (NamespaceEnforcement::from_labels(&labels) < needed).then(|| {
         let label = keys::NAMESPACE_ENFORCEMENT;
@@ -113,5 +126,9 @@ mod tests {
             State::Problem
         );
         assert_eq!(state(vec![rule("kube-system")], &labelled), State::Problem);
+        let excluded =
+            json!({ (keys::NAMESPACE_ENFORCEMENT): "true", (keys::NAMESPACE_EXCLUDED): "" });
+        let excluded = namespace(excluded);
+        assert_eq!(state(vec![rule("shop")], &excluded), State::Problem);
     }
 }

@@ -1,6 +1,6 @@
 //! Checks the two webhook configurations: they exist, call this version's webhooks, and nothing else is in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::Client;
 use serde_json::Value;
@@ -13,11 +13,16 @@ use crate::admission::routes::{
     webhook_configurations, webhook_revision,
 };
 use crate::cli::serve::webhook_upkeep::correction::{Comparison, compare};
+use crate::tls::selfmanaged::client_config::split_target;
 
 const CHECK: &str = "webhooks";
 const PATH: &str = "/apis/admissionregistration.k8s.io/v1";
 const APPLY: &str = "The leader corrects this if it runs without --fixed-webhooks; otherwise apply the webhook configurations \
                      of this version (operating install, kubectl apply -k or helm upgrade)";
+
+/// The leader corrects neither another revision nor the webhooks of other feature gates.
+const APPLY_YOURSELF: &str = "Apply the webhook configurations of this version with the feature gates of the servers (operating \
+                              install, kubectl apply -k or helm upgrade), and give this command the same --feature-gates";
 
 /// Reads and judges both configurations, and the authorities in them.
 pub async fn check(
@@ -39,6 +44,8 @@ pub async fn check(
         ),
     ];
     let mut findings = Vec::new();
+    let mut addresses = BTreeSet::new();
+    let mut authorities = BTreeSet::new();
     for (plural, name, needed) in needed {
         let needed = match needed {
             Ok(needed) => needed,
@@ -59,10 +66,54 @@ pub async fn check(
         };
         findings.push(judge(name, &needed, &read));
         if let Read::Found(stored) = &read {
+            addresses.extend(clients(stored).map(address));
+            authorities.extend(clients(stored).map(|client| client["caBundle"].to_string()));
             findings.push(authority::judge(name, stored, now));
         }
     }
+    findings.extend(judge_agreement(&addresses, &authorities));
     findings
+}
+
+/// All webhooks have the address and the authority of one server. The dry run of a rule calls only two of them.
+fn judge_agreement(
+    addresses: &BTreeSet<String>,
+    authorities: &BTreeSet<String>,
+) -> Option<Finding> {
+    let message = match (addresses.len(), authorities.len()) {
+        (2.., _) => format!(
+            "the webhooks have different addresses: {}",
+            join(addresses.iter().map(String::as_str))
+        ),
+        (_, 2..) => "the webhooks trust different authorities (caBundle)".to_owned(),
+        _ => return None,
+    };
+    Some(Finding::problem(
+        CHECK,
+        message,
+        "Run this again in a minute, because certificates may be changing; then apply the webhook configurations again",
+    ))
+}
+
+fn clients(configuration: &Value) -> impl Iterator<Item = &Value> {
+    let hooks = configuration["webhooks"].as_array();
+    hooks
+        .into_iter()
+        .flatten()
+        .map(|hook| &hook["clientConfig"])
+}
+
+/// The host of a URL, or the Service.
+fn address(client: &Value) -> String {
+    match split_target(client).0 {
+        Some(host) => host.to_owned(),
+        None => {
+            let service = &client["service"];
+            let text = |field: &str| service[field].as_str().unwrap_or_default();
+            let port = service["port"].as_u64().unwrap_or(443);
+            format!("Service {}/{}:{port}", text("namespace"), text("name"))
+        }
+    }
 }
 
 fn judge(name: &str, needed: &Value, read: &Read) -> Finding {
@@ -100,7 +151,7 @@ fn judge(name: &str, needed: &Value, read: &Read) -> Finding {
     match compare(&stored, needed) {
         Comparison::Right => {}
         Comparison::Other(reason) => {
-            return Finding::problem(CHECK, format!("{name}: {reason}"), APPLY);
+            return Finding::problem(CHECK, format!("{name}: {reason}"), APPLY_YOURSELF);
         }
         Comparison::Differs(correction) => {
             let differences = correction.differences.join("; ");
@@ -111,7 +162,7 @@ fn judge(name: &str, needed: &Value, read: &Read) -> Finding {
         true => Finding::problem(
             CHECK,
             format!("{name} has revision {revision}, this version has {WEBHOOK_REVISION}"),
-            APPLY,
+            APPLY_YOURSELF,
         ),
         false => Finding::ok(CHECK, format!("{name} has revision {revision}")),
     }
@@ -119,8 +170,10 @@ fn judge(name: &str, needed: &Value, read: &Read) -> Finding {
 
 /// Configurations of other names with webhooks for the same kinds: requests would wait for two servers.
 fn judge_others(name: &str, listed: &Read<Vec<Value>>) -> Option<Finding> {
-    let Read::Found(all) = listed else {
-        return None;
+    let all = match listed.clone().or_finding(CHECK) {
+        Ok(all) => all.unwrap_or_default(),
+        // Without the list, configurations of other names are not seen.
+        Err(finding) => return Some(finding),
     };
     let is_foreign = |one: &&Value| {
         one["metadata"]["name"] != name
@@ -226,5 +279,24 @@ mod tests {
         );
         let found = others(vec![one("old", "pods.apps.kusionstack.io")]).unwrap();
         assert!(found.message.ends_with(": old"), "{found:?}");
+    }
+
+    #[test]
+    fn webhooks_of_two_servers_are_a_problem() {
+        let all = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        assert_eq!(judge_agreement(&all(&["https://a"]), &all(&["x"])), None);
+        let found = judge_agreement(&all(&["https://a", "https://b"]), &all(&["x"])).unwrap();
+        assert!(found.message.contains("https://a, https://b"), "{found:?}");
+        let found = judge_agreement(&all(&["https://a"]), &all(&["x", "y"])).unwrap();
+        assert!(found.message.contains("authorities"), "{found:?}");
+        let service = json!({ "service": { "namespace": "home", "name": "s", "path": "/a" } });
+        assert_eq!(address(&service), "Service home/s:443");
+        assert_eq!(address(&json!({ "url": "https://h:1/a" })), "https://h:1");
+    }
+
+    #[test]
+    fn configurations_that_may_not_be_listed_are_not_well() {
+        let hidden = judge_others("v", &Read::Forbidden("no".to_owned())).unwrap();
+        assert_eq!(hidden.state, State::Forbidden, "{hidden:?}");
     }
 }
