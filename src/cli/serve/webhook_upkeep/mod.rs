@@ -8,7 +8,6 @@
 pub(in crate::cli) mod correction;
 mod pace;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +15,9 @@ use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchP
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use self::correction::{Comparison, compare};
 use self::pace::Pace;
@@ -41,9 +40,6 @@ pub(super) struct WebhookUpkeep {
     configurations: [Configuration; 2],
     /// Notified after each change of a stored configuration.
     changed: Arc<Notify>,
-    pace: Pace,
-    /// The last note about each configuration, so that a state is logged once.
-    notes: BTreeMap<&'static str, String>,
 }
 
 /// One of the two configurations.
@@ -52,6 +48,11 @@ struct Configuration {
     api: Api<DynamicObject>,
     /// The webhooks that this version needs, in JSON.
     needed: Value,
+    pace: Pace,
+    /// No look before this time.
+    not_before: Option<Instant>,
+    /// The last reason why it is not kept, so that a state is logged once.
+    note: String,
 }
 
 /// What became of a configuration.
@@ -81,6 +82,9 @@ impl WebhookUpkeep {
                 name,
                 api: Api::all_with(client.clone(), &ApiResource::from_gvk(&kind)),
                 needed,
+                pace: Pace::default(),
+                not_before: None,
+                note: String::new(),
             }
         };
         let [mutating, validating] = [
@@ -101,8 +105,6 @@ impl WebhookUpkeep {
                 ),
             ],
             changed,
-            pace: Pace::default(),
-            notes: BTreeMap::new(),
         })
     }
 
@@ -110,69 +112,76 @@ impl WebhookUpkeep {
     pub async fn run(mut self, mut leading: watch::Receiver<bool>, stop: CancellationToken) {
         let work = async {
             while leading.wait_for(|leads| *leads).await.is_ok() {
-                let changed = Arc::clone(&self.changed);
-                let pause = self.correct_all().await;
-                let wait = async {
-                    match pause {
-                        Some(pause) => sleep(pause).await,
-                        None => changed.notified().await,
+                for configuration in &mut self.configurations {
+                    configuration.look().await;
+                }
+                let due = self
+                    .configurations
+                    .iter()
+                    .filter_map(|c| c.not_before)
+                    .min();
+                let pause = async {
+                    match due {
+                        Some(due) => sleep_until(due).await,
+                        None => std::future::pending().await,
                     }
                 };
                 tokio::select! {
-                    () = wait => {}
+                    () = pause => {}
+                    () = self.changed.notified() => {}
                     lost = leading.wait_for(|leads| !*leads) => if lost.is_err() { return },
                 }
             }
         };
         stop.run_until_cancelled(work).await;
     }
-
-    /// Looks at all configurations. Returns the pause until the next look; `None` to wait for a change.
-    async fn correct_all(&mut self) -> Option<Duration> {
-        let mut pause = None;
-        for configuration in &self.configurations {
-            let name = configuration.name;
-            let (note, next) = match configuration.correct().await {
-                Ok(Outcome::Right) => (String::new(), None),
-                Ok(Outcome::LeftAlone(reason)) => (reason, None),
-                Ok(Outcome::Corrected(differences)) => {
-                    let (next, is_fight) = self.pace.after_correction(Instant::now());
-                    match is_fight {
-                        false => info!(name, differences, "corrected a webhook configuration"),
-                        true => warn!(
-                            name,
-                            differences,
-                            next_in = format!("{next:?}"),
-                            "corrected a webhook configuration again; another program changes it: have it leave the \
-                             configuration alone, or run the servers with --fixed-webhooks"
-                        ),
-                    }
-                    (String::new(), Some(next))
-                }
-                Err(ApiFailure::Answered(status)) if status.code == 403 => (
-                    format!("the server has no right to correct it: {}", status.message),
-                    Some(AFTER_REFUSAL),
-                ),
-                Err(failure) => {
-                    let error = failure.text();
-                    warn!(
-                        name,
-                        error, "cannot compare a webhook configuration with that of this version"
-                    );
-                    (String::new(), Some(AFTER_FAILURE))
-                }
-            };
-            pause = pause.max(next);
-            let known = self.notes.insert(name, note.clone()).unwrap_or_default();
-            if known != note && !note.is_empty() {
-                warn!(name, reason = note, "a webhook configuration is not kept");
-            }
-        }
-        pause
-    }
 }
 
 impl Configuration {
+    /// Compares and corrects the configuration, unless its pause is not over.
+    async fn look(&mut self) {
+        let now = Instant::now();
+        if self.not_before.is_some_and(|due| now < due) {
+            return;
+        }
+        let (name, outcome) = (self.name, self.correct().await);
+        let (note, pause) = match outcome {
+            Ok(Outcome::Right) => (String::new(), None),
+            Ok(Outcome::LeftAlone(reason)) => (reason, None),
+            Ok(Outcome::Corrected(differences)) => {
+                let (next, is_fight) = self.pace.after_correction(now);
+                match is_fight {
+                    false => info!(name, differences, "corrected a webhook configuration"),
+                    true => warn!(
+                        name,
+                        differences,
+                        next_in = format!("{next:?}"),
+                        "corrected a webhook configuration again; another program changes it: have it leave the \
+                         configuration alone, or run the servers with --fixed-webhooks"
+                    ),
+                }
+                (String::new(), Some(next))
+            }
+            Err(ApiFailure::Answered(status)) if status.code == 403 => (
+                format!("the server has no right to correct it: {}", status.message),
+                Some(AFTER_REFUSAL),
+            ),
+            Err(failure) => {
+                let error = failure.text();
+                warn!(
+                    name,
+                    error, "cannot compare a webhook configuration with that of this version"
+                );
+                (String::new(), Some(AFTER_FAILURE))
+            }
+        };
+        self.not_before = pause.map(|pause| now + pause);
+        if self.note != note && !note.is_empty() {
+            warn!(name, reason = note, "a webhook configuration is not kept");
+        }
+        self.note = note;
+    }
+
     async fn correct(&self) -> Result<Outcome, ApiFailure> {
         let Some(found) = call(self.api.get_opt(self.name)).await? else {
             return Ok(Outcome::Right);
@@ -198,7 +207,14 @@ impl Configuration {
             "webhooks": correction.webhooks,
         });
         let written = self.patch(&body).await?;
-        self.disown(&written).await?;
+        // If this fails, the next look does it.
+        if let Err(failure) = self.disown(&written).await {
+            debug!(
+                name = self.name,
+                failure = failure.text(),
+                "a field manager stays for now"
+            );
+        }
         Ok(Outcome::Corrected(correction.differences.join("; ")))
     }
 
