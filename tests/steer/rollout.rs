@@ -111,6 +111,14 @@ async fn status_of_partition_pause_and_abort() {
     let said = operating(&scope, &status).await;
     assert_eq!(said.code, Some(1), "{said:?}");
     assert!(said.out.contains("abort"), "{said:?}");
+    until_set(&scope, "the rollout to be aborted", |set| {
+        let status = set.status.clone().unwrap_or_default();
+        status.rollout.is_some_and(|rollout| rollout.aborted)
+    })
+    .await;
+    let restart = operating(&scope, &["rollout", "restart", "cls/web"]).await;
+    assert_eq!(restart.code, Some(1), "{restart:?}");
+    assert!(restart.err.contains("is aborted"), "{restart:?}");
 }
 
 #[tokio::test]
@@ -144,7 +152,11 @@ async fn undo_puts_former_template_back() {
         .success();
     assert!(tried.out.contains("(server dry run)"), "{tried:?}");
     assert_eq!(image(&scope).await, "web:3");
-    let _ = operating(&scope, &undo).await.success();
+    let undone = operating(&scope, &undo).await.success();
+    assert!(
+        undone.out.contains("rolled back from revision "),
+        "{undone:?}"
+    );
     assert_eq!(image(&scope).await, "web:2");
     let _ = operating(&scope, &status).await.success();
     let to = format!("--to-revision={first}");
