@@ -102,7 +102,7 @@ pub async fn run_operation(args: RunArgs) -> anyhow::Result<ExitCode> {
     if let Err(reason) = allowed {
         return run.give_up(withdrawable, reason, &mut signals).await;
     }
-    let mut child = match run.spawn() {
+    let mut child = match run.start_command() {
         Ok(child) => child,
         Err(error) => {
             let code = ExitCode::from(program::code_of(&error));
@@ -242,7 +242,7 @@ impl Run {
         }
     }
 
-    fn spawn(&self) -> std::io::Result<Child> {
+    fn start_command(&self) -> std::io::Result<Child> {
         let mut words = self.args.command.iter();
         Command::new(words.next().map_or_else(Default::default, Clone::clone))
             .args(words)
@@ -284,7 +284,7 @@ impl Run {
         let (id, pod, code) = (&self.id, &self.target.name, command_code(status));
         if code != 0 && !self.args.finish_on_failure {
             write_stderr(&format!(
-                "the command has failed ({status}); the Pod stays off traffic in operation {id}: try again with --id {id}, \
+                "the command has failed ({status}); operation {id} is not finished: try again with --id {id}, \
                  {}",
                 self.how_to_finish()
             ));
