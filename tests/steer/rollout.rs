@@ -16,9 +16,12 @@ async fn status_names_rule_that_holds_and_ends_with_rollout() {
     set_image(&scope, "web:2").await;
     let said = wait::value("the rule to hold both Pods", async || {
         let said = operating(&scope, &["rollout", "status", "cls/web", "--watch=false"]).await;
-        said.out
-            .contains("wait for rule availability of PodTransitionRule web")
-            .then_some(said)
+        let is_held = said
+            .out
+            .contains("wait for rule availability of PodTransitionRule web");
+        // The Pods can wait before the status of the set says so.
+        let is_seen = !said.out.contains("has not seen the present spec");
+        (is_held && is_seen).then_some(said)
     })
     .await;
     assert_eq!(said.code, Some(0), "{said:?}");

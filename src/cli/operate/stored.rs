@@ -15,7 +15,7 @@ pub enum Progress {
     /// The Pod has no such operation.
     Absent,
     /// The operation has begun and is not finished.
-    InProgress,
+    Begun,
     /// The operation was finished, and the server brings the Pod back.
     Ending,
 }
@@ -30,7 +30,7 @@ pub fn progress(pod: &Pod, id: &str) -> Progress {
     ];
     let has = |family: &Family| pod.label(&family.key(id)).is_some();
     match () {
-        () if has(&Family::Operating) => Progress::InProgress,
+        () if has(&Family::Operating) => Progress::Begun,
         () if ending.iter().any(has) => Progress::Ending,
         () => Progress::Absent,
     }
@@ -85,7 +85,7 @@ pub fn check_begin(pod: &Pod, id: &str, type_: &str, even_if_serving: bool) -> a
         !pod.is_terminating() && !pod.is_finished(),
         "Pod {name} is terminating or has finished: no operation can begin on it"
     );
-    let is_begun = progress(pod, id) == Progress::InProgress;
+    let is_begun = progress(pod, id) == Progress::Begun;
     let type_key = Family::OperationType.key(id);
     let other = pod.label(&type_key).filter(|other| *other != type_);
     if let Some(other) = other.filter(|_| is_begun) {
@@ -121,7 +121,7 @@ pub fn cancel(pod: &Pod, id: &str, was_sent: bool) -> anyhow::Result<LabelPatch>
     match (stored_type(pod, id), progress(pod, id)) {
         (Some(type_), _) => Ok(operator::undo_labels(id, type_)),
         // Without a type no rule is asked, so the operation still waits and can be withdrawn.
-        (None, Progress::InProgress) => Ok(operator::finish_labels(pod, id)),
+        (None, Progress::Begun) => Ok(operator::finish_labels(pod, id)),
         _ if was_sent => Ok(LabelPatch::default()),
         _ => bail!("{}", absence(pod, id)),
     }
@@ -153,7 +153,7 @@ mod tests {
         let ending = [(Family::PostCheck, "1")];
         assert_eq!(progress(&pod(&ending), "id"), Progress::Ending);
         let again = [(Family::PostCheck, "1"), (Family::Operating, "2")];
-        assert_eq!(progress(&pod(&again), "id"), Progress::InProgress);
+        assert_eq!(progress(&pod(&again), "id"), Progress::Begun);
     }
 
     #[test]
