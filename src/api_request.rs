@@ -28,6 +28,16 @@ impl ApiFailure {
         }
     }
 
+    /// Whether the failure passes by itself: the API server is overloaded, starts or can't be reached. A write may have
+    /// been stored all the same.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            ApiFailure::Answered(status) => matches!(status.code, 429 | 500 | 502 | 503 | 504),
+            ApiFailure::NoAnswer(_) => true,
+            ApiFailure::Broken(error) => matches!(error, Error::HyperError(_) | Error::Service(_)),
+        }
+    }
+
     /// The failure as text for messages and the log; see [`text`].
     pub fn text(&self) -> String {
         match self {

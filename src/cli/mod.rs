@@ -14,6 +14,7 @@ pub(crate) mod metrics_docs;
 mod operate;
 mod output;
 pub(crate) mod print;
+mod retries;
 mod rollout;
 pub mod serve;
 mod target;
@@ -55,7 +56,7 @@ pub fn main_with(types: &AdapterTypes) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::write_stderr(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,4 @@
-//! Writes to standard output.
+//! Writes to standard output and standard error.
 
 use std::io::Write;
 
@@ -12,4 +12,9 @@ pub fn write_stdout(text: &str) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes a line to standard error. If nobody reads standard error, the line is dropped: the command goes on.
+pub fn write_stderr(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -41,6 +41,11 @@ async fn operation_begins_waits_and_finishes() {
     let _ = operating(&scope, &operation("finish", &[])).await.success();
     let pod = scope.get("web").await;
     assert!(is_available(&pod) && is_idle(&pod));
+    for more in [&[][..], &["--no-wait"]] {
+        let unknown = operating(&scope, &operation("finish", more)).await;
+        assert_eq!(unknown.code, Some(1), "{unknown:?}");
+        assert!(unknown.err.contains("has no operation"), "{unknown:?}");
+    }
     let nothing = operating(&scope, &operation("cancel", &[])).await;
     assert_eq!(nothing.code, Some(1), "{nothing:?}");
     assert!(
@@ -213,19 +218,71 @@ async fn killed_run_is_taken_up_at_each_step() {
         .await;
     kill(child).await;
     assert_eq!(runs(), 2);
-    let (_plugin, mut child) = start_run(&scope, &script, &[]).await;
+    let said = run(&scope, &script, &[]).await;
+    assert_eq!(said.code, Some(75), "{said:?}");
+    assert!(said.err.contains("was finished before"), "{said:?}");
+    scope.label("web", json!({ "back": "yes" })).await.unwrap();
+    assert_eq!(runs(), 2, "the command does not run again");
+    scope.until_pod("web", "serving again", is_available).await;
+}
+
+#[tokio::test]
+async fn run_does_not_finish_operation_of_another_run() {
+    let scope = web().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (started, end) = (dir.path().join("started"), dir.path().join("end"));
+    let script = format!(
+        "touch {}; until [ -e {} ]; do sleep 0.05; done",
+        started.display(),
+        end.display()
+    );
+    let (_dir, mut child) = start_run(&scope, &script, &[]).await;
+    wait::until("the command to run", async || started.exists()).await;
+    let object = ["pod/web", "--id", ID];
+    let finish = [&["lifecycle", "finish"][..], &object].concat();
+    let _ = operating(&scope, &finish).await.success();
+    let begin = [&["lifecycle", "begin", "--type=upgrade"][..], &object].concat();
+    let _ = operating(&scope, &begin).await.success();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut text = String::new();
-    while !text.contains("waiting until the Pod serves") {
+    while !text.contains("warning: somebody else") {
         text += &lines.next_line().await.unwrap().expect(&text);
     }
-    scope.label("web", json!({ "back": "yes" })).await.unwrap();
+    std::fs::write(&end, "").unwrap();
     let output = child.wait_with_output().await.unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert!(text.contains("was finished before"), "{text}");
-    assert_eq!(runs(), 2, "the command does not run again");
-    let pod = scope.get("web").await;
-    assert!(is_idle(&pod) && is_available(&pod));
+    assert_eq!(output.status.code(), Some(1), "{output:?} {text}");
+    scope
+        .until_pod("web", "in Operate", |pod| may_operate(pod, ID))
+        .await;
+}
+
+#[tokio::test]
+async fn run_that_gives_up_withdraws_operation() {
+    let scope = web().await;
+    let args = [
+        "lifecycle",
+        "run",
+        "web",
+        "--id",
+        ID,
+        "--type=upgrade",
+        "--",
+        "no-such-program",
+    ];
+    let said = operating(&scope, &args).await;
+    assert_eq!(said.code, Some(127), "{said:?}");
+    assert!(is_idle(&scope.get("web").await));
+
+    scope.rule("web", json!({ "app": "web" }), json!(0)).await;
+    scope.until_at_rest("web", 1).await;
+    let kept = run(&scope, "true", &["--timeout=1s", "--keep"]).await;
+    assert_eq!(kept.code, Some(1), "{kept:?}");
+    assert!(kept.err.contains("PodTransitionRule web"), "{kept:?}");
+    assert!(!is_idle(&scope.get("web").await));
+    let given_up = run(&scope, "true", &["--timeout=1s"]).await;
+    assert_eq!(given_up.code, Some(1), "{given_up:?}");
+    assert!(given_up.err.contains("is withdrawn"), "{given_up:?}");
+    assert!(is_idle(&scope.get("web").await));
 }
 
 async fn kill(mut child: Child) {

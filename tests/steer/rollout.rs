@@ -16,9 +16,12 @@ async fn status_names_rule_that_holds_and_ends_with_rollout() {
     set_image(&scope, "web:2").await;
     let said = wait::value("the rule to hold both Pods", async || {
         let said = operating(&scope, &["rollout", "status", "cls/web", "--watch=false"]).await;
-        said.out
-            .contains("wait for rule availability of PodTransitionRule web")
-            .then_some(said)
+        let is_held = said
+            .out
+            .contains("wait for rule availability of PodTransitionRule web");
+        // The Pods can wait before the status of the set says so.
+        let is_seen = !said.out.contains("has not seen the present spec");
+        (is_held && is_seen).then_some(said)
     })
     .await;
     assert_eq!(said.code, Some(0), "{said:?}");
@@ -111,6 +114,14 @@ async fn status_of_partition_pause_and_abort() {
     let said = operating(&scope, &status).await;
     assert_eq!(said.code, Some(1), "{said:?}");
     assert!(said.out.contains("abort"), "{said:?}");
+    until_set(&scope, "the rollout to be aborted", |set| {
+        let status = set.status.clone().unwrap_or_default();
+        status.rollout.is_some_and(|rollout| rollout.aborted)
+    })
+    .await;
+    let restart = operating(&scope, &["rollout", "restart", "cls/web"]).await;
+    assert_eq!(restart.code, Some(1), "{restart:?}");
+    assert!(restart.err.contains("is aborted"), "{restart:?}");
 }
 
 #[tokio::test]
@@ -144,7 +155,11 @@ async fn undo_puts_former_template_back() {
         .success();
     assert!(tried.out.contains("(server dry run)"), "{tried:?}");
     assert_eq!(image(&scope).await, "web:3");
-    let _ = operating(&scope, &undo).await.success();
+    let undone = operating(&scope, &undo).await.success();
+    assert!(
+        undone.out.contains("rolled back from revision "),
+        "{undone:?}"
+    );
     assert_eq!(image(&scope).await, "web:2");
     let _ = operating(&scope, &status).await.success();
     let to = format!("--to-revision={first}");

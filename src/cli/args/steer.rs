@@ -163,15 +163,18 @@ pub enum LifecycleCommand {
     /// Say that the work is done, and wait until the Pod serves again
     Finish(FinishArgs),
     /// Cancel an operation in any phase; the server brings the Pod back
-    Cancel(OperationArgs),
+    Cancel(CancelArgs),
     /// Begin an operation, wait, run a command, and finish the operation
     ///
     /// The command gets POD_NAME, POD_NAMESPACE and OPERATION_ID in its environment. SIGTERM, SIGHUP and SIGINT are
     /// passed on to it. If it fails, the Pod stays in the operation, so that somebody can look; the exit code is
     /// that of the command, or 128 and the number of the signal that ended it.
     ///
+    /// If the run gives up before the command, it withdraws the operation; --keep leaves it on the Pod.
+    ///
     /// If this process is killed, the operation stays on the Pod. The same command line with the same --id takes the
-    /// operation up again: it runs the command again, unless the operation is in PostCheck or Completing.
+    /// operation up again, and runs the command again. While an operation in PostCheck or Completing has the ID,
+    /// the command does not run, and the exit code is 75.
     Run(RunArgs),
 }
 
@@ -217,6 +220,28 @@ pub struct BeginArgs {
     /// Type of the operation, such as upgrade; the same characters as for the ID
     #[arg(long = "type", env = "OPERATING_OPERATION_TYPE", value_name = "TYPE", value_parser = operation_name)]
     pub type_: String,
+    /// Whether the Pod may serve.
+    #[command(flatten)]
+    pub serving: ServingArgs,
+}
+
+/// Whether an operation may begin on a Pod that the lifecycle can't take off traffic.
+#[derive(Clone, Debug, Args)]
+pub struct ServingArgs {
+    /// Begin even if the Pod has no readiness gate, so that it keeps its traffic
+    #[arg(long, env = "OPERATING_EVEN_IF_SERVING")]
+    pub even_if_serving: bool,
+}
+
+/// Flags of `lifecycle cancel`.
+#[derive(Clone, Debug, Args)]
+pub struct CancelArgs {
+    /// The operation.
+    #[command(flatten)]
+    pub operation: OperationArgs,
+    /// Cancel even an operation of a controller
+    #[arg(long, env = "OPERATING_FORCE")]
+    pub force: bool,
 }
 
 /// How long to wait for a Pod.
@@ -264,6 +289,12 @@ pub struct RunArgs {
     /// Finish the operation even if the command fails
     #[arg(long, env = "OPERATING_FINISH_ON_FAILURE")]
     pub finish_on_failure: bool,
+    /// Leave the operation on the Pod if the run gives up before the command
+    #[arg(long, env = "OPERATING_KEEP")]
+    pub keep: bool,
+    /// Whether the Pod may serve.
+    #[command(flatten)]
+    pub serving: ServingArgs,
     /// How long to wait for the Pod before and after the command.
     #[command(flatten)]
     pub timeout: TimeoutArgs,

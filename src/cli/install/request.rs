@@ -70,11 +70,7 @@ where
 /// Whether another attempt may succeed: after a conflict, if the API server is overloaded or starting, or after a
 /// broken connection.
 fn is_passing(failure: &ApiFailure) -> bool {
-    match failure {
-        ApiFailure::Answered(status) => matches!(status.code, 409 | 429 | 500 | 502 | 503 | 504),
-        ApiFailure::NoAnswer(_) => true,
-        ApiFailure::Broken(error) => matches!(error, Error::HyperError(_) | Error::Service(_)),
-    }
+    failure.code() == Some(409) || failure.is_passing()
 }
 
 /// The error in the API server's words, without the debug format of the library.

@@ -7,6 +7,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
+use crate::cli::output;
+
 /// The streams of SIGINT, SIGTERM and SIGHUP.
 pub struct Interrupts {
     interrupt: SignalStream,
@@ -44,6 +46,8 @@ pub fn pass_on(signal: Signal, child: &Child) {
     if let Some(pid) = pid.and_then(Pid::from_raw)
         && let Err(error) = kill_process(pid, signal)
     {
-        eprintln!("warning: cannot pass a signal on to the command: {error}");
+        output::write_stderr(&format!(
+            "warning: cannot pass a signal on to the command: {error}"
+        ));
     }
 }

@@ -1,10 +1,14 @@
 //! The commands `lifecycle begin`, `wait`, `finish`, `cancel` and `run`: an operator of the lifecycle of a Pod, with the
 //! rights of a user.
 
+mod begun;
 mod interrupts;
 mod pod;
+mod program;
 mod run;
+mod stored;
 mod waits;
+mod withdrawal;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,20 +16,32 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::time::Instant;
 
+use self::begun::Begun;
 use self::pod::OperatedPod;
+use self::stored::Progress;
+use self::waits::WaitEnd;
 use super::args::steer::{LifecycleCommand, OperationArgs, pod_name};
 use super::connect;
 use super::output;
-use crate::api::keys::Family;
 use crate::domain::lifecycle::operator;
+
+/// How long requests of commands without `--timeout` are repeated.
+const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
 /// Runs a command of `lifecycle` and returns its exit code.
 pub async fn command(command: LifecycleCommand) -> anyhow::Result<ExitCode> {
     match command {
         LifecycleCommand::Begin(args) => {
-            let pod = connect_pod(&args.operation).await?;
             let id = &args.operation.id;
-            let done = match begin(&pod, id, &args.type_).await? {
+            stored::check_id(id)?;
+            let pod = connect_pod(&args.operation).await?;
+            let request = BeginRequest {
+                id,
+                type_: &args.type_,
+                even_if_serving: args.serving.even_if_serving,
+                time: now_nanos(),
+            };
+            let done = match begin(&pod, &request, deadline(ANSWER_WAIT)).await?.1 {
                 true => "begun",
                 false => "has begun before",
             };
@@ -39,24 +55,38 @@ pub async fn command(command: LifecycleCommand) -> anyhow::Result<ExitCode> {
             say(&format!("pod/{} may be operated on ({id})", pod.name))
         }
         LifecycleCommand::Finish(args) => {
-            let pod = connect_pod(&args.wait.operation).await?;
             let id = &args.wait.operation.id;
-            finish(&pod, id).await?;
+            stored::check_id(id)?;
+            let pod = connect_pod(&args.wait.operation).await?;
+            let deadline = deadline(args.wait.timeout.timeout);
+            finish(&pod, id, deadline).await?;
             if args.no_wait {
                 return say(&format!("pod/{} operation {id} finished", pod.name));
             }
-            let end = waits::until_serving(&pod, id, deadline(args.wait.timeout.timeout)).await?;
+            let end = waits::until_serving(&pod, id, deadline).await?;
             waits::require_done(&pod, id, end).await?;
-            say(&format!("pod/{} serves again ({id} finished)", pod.name))
+            say(&match end {
+                WaitEnd::StaysOffline => {
+                    format!("pod/{} operation {id} finished; {STAYS_OFFLINE}", pod.name)
+                }
+                _ => format!("pod/{} serves again ({id} finished)", pod.name),
+            })
         }
         LifecycleCommand::Cancel(args) => {
-            let pod = connect_pod(&args).await?;
-            cancel(&pod, &args.id).await?;
-            say(&format!("pod/{} operation {} cancelled", pod.name, args.id))
+            let id = &args.operation.id;
+            if !args.force {
+                stored::check_id(id).context("only --force cancels it")?;
+            }
+            let pod = connect_pod(&args.operation).await?;
+            let decide = |pod: &_, was_sent| stored::cancel(pod, id, was_sent);
+            let _ = pod.change_labels(deadline(ANSWER_WAIT), decide).await?;
+            say(&format!("pod/{} operation {id} cancelled", pod.name))
         }
         LifecycleCommand::Run(args) => run::run_operation(args).await,
     }
 }
+
+const STAYS_OFFLINE: &str = "the Pod stays off traffic, because it has the label podopslifecycle.kusionstack.io/stay-offline";
 
 async fn connect_pod(args: &OperationArgs) -> anyhow::Result<OperatedPod> {
     let name = pod_name(&args.object).map_err(anyhow::Error::msg)?;
@@ -64,58 +94,45 @@ async fn connect_pod(args: &OperationArgs) -> anyhow::Result<OperatedPod> {
     OperatedPod::new(client, namespace, name)
 }
 
-/// Begins the operation. Returns `false` if it has begun before.
+/// What begins.
+struct BeginRequest<'a> {
+    id: &'a str,
+    type_: &'a str,
+    even_if_serving: bool,
+    /// The value of the label `operating`.
+    time: u64,
+}
+
+/// Begins the operation. Returns it, and `false` if it has begun before.
 ///
 /// # Errors
 /// If another type has begun under the ID, or the lifecycle does not apply to the Pod.
-async fn begin(target: &OperatedPod, id: &str, type_: &str) -> anyhow::Result<bool> {
-    let begun = target.change_labels(|pod| {
-        let name = &pod.metadata.name;
-        anyhow::ensure!(
-            pod.is_managed(),
-            "Pod {name} has no label kusionstack.io/control: \"true\", so it has no lifecycle: set the label in the template \
-             of its workload"
-        );
-        anyhow::ensure!(
-            !pod.is_terminating() && !pod.is_finished(),
-            "Pod {name} is terminating or has finished: no operation can begin on it"
-        );
-        let type_key = Family::OperationType.key(id);
-        let other = pod.label(&type_key).filter(|other| *other != type_);
-        let is_begun = pod.label(&Family::Operating.key(id)).is_some();
-        if let Some(other) = other.filter(|_| is_begun) {
-            anyhow::bail!(
-                "operation {id} of Pod {name} has the type {other}: choose another --id, or finish or cancel it first"
-            );
-        }
-        Ok(operator::begin_labels(pod, id, type_, false, now_nanos()))
+async fn begin(
+    target: &OperatedPod,
+    request: &BeginRequest<'_>,
+    deadline: Option<Instant>,
+) -> anyhow::Result<(Begun, bool)> {
+    let BeginRequest { id, type_, .. } = request;
+    let changed = target.change_labels(deadline, |pod, _| {
+        stored::check_begin(pod, id, type_, request.even_if_serving)?;
+        Ok(operator::begin_labels(pod, id, type_, false, request.time))
     });
-    begun.await
+    let changed = changed.await?;
+    let begun = Begun::of(&changed.pod, id).with_context(|| stored::absence(&changed.pod, id))?;
+    Ok((begun, changed.by_us))
 }
 
 /// Removes the label by which the operation is in progress.
-async fn finish(target: &OperatedPod, id: &str) -> anyhow::Result<()> {
-    let finished = target.change_labels(|pod| Ok(operator::finish_labels(pod, id)));
-    if !finished.await? {
-        // Somebody has finished it before; the Pod may be on its way back.
-        eprintln!("operation {id} of Pod {} is not in progress", target.name);
+async fn finish(target: &OperatedPod, id: &str, deadline: Option<Instant>) -> anyhow::Result<()> {
+    let decide = |pod: &_, was_sent| stored::finish(pod, id, was_sent);
+    let changed = target.change_labels(deadline, decide).await?;
+    if !changed.by_us && stored::progress(&changed.pod, id) == Progress::Ending {
+        output::write_stderr(&format!(
+            "operation {id} of Pod {} was finished before",
+            target.name
+        ));
     }
     Ok(())
-}
-
-async fn cancel(target: &OperatedPod, id: &str) -> anyhow::Result<()> {
-    let cancelled = target.change_labels(|pod| {
-        let types = [Family::OperationType, Family::DoneOperationType];
-        let mut types = types.iter().filter_map(|family| pod.label(&family.key(id)));
-        let type_ = types.next().with_context(|| {
-            format!(
-                "Pod {} has no operation {id}: see operating why pod/{} -n {}",
-                pod.metadata.name, pod.metadata.name, pod.metadata.namespace
-            )
-        })?;
-        Ok(operator::undo_labels(id, type_))
-    });
-    cancelled.await.map(|_| ())
 }
 
 /// When a wait ends; `None` if it has no end.

@@ -6,6 +6,7 @@ use kube::api::{Api, PartialObjectMeta};
 use tokio::time::Instant;
 
 use super::pod::OperatedPod;
+use super::stored::{self, Progress};
 use crate::api::keys::{self, Family};
 use crate::cli::why::{self, follow_mode};
 use crate::domain::lifecycle;
@@ -19,7 +20,12 @@ pub enum WaitEnd {
     Gone,
     /// The operation was finished or cancelled by somebody else.
     Withdrawn,
-    TimedOut,
+    /// The operation is over, and a label of a user keeps the Pod off traffic.
+    StaysOffline,
+    /// The time is over. `is_over` says whether nothing of the operation is left.
+    TimedOut {
+        is_over: bool,
+    },
 }
 
 /// Waits until the operation may be done: the Pod is off traffic, and its rules have allowed the operation.
@@ -28,7 +34,7 @@ pub async fn until_operate(
     id: &str,
     deadline: Option<Instant>,
 ) -> anyhow::Result<WaitEnd> {
-    until(target, deadline, |pod| operate_state(pod, id)).await
+    until(target, id, deadline, |pod| operate_state(pod, id)).await
 }
 
 /// Waits until the operation has ended and the Pod serves.
@@ -37,10 +43,7 @@ pub async fn until_serving(
     id: &str,
     deadline: Option<Instant>,
 ) -> anyhow::Result<WaitEnd> {
-    until(target, deadline, |pod| {
-        is_over(pod, id).then_some(WaitEnd::Done)
-    })
-    .await
+    until(target, id, deadline, |pod| serving_state(pod, id)).await
 }
 
 /// `None` while the operation has to wait.
@@ -53,35 +56,29 @@ fn operate_state(pod: &Pod, id: &str) -> Option<WaitEnd> {
     (is_allowed && lifecycle::is_ready_to_operate(pod)).then_some(WaitEnd::Done)
 }
 
-/// Whether nothing of the operation is left and the Pod serves.
-fn is_over(pod: &Pod, id: &str) -> bool {
-    !is_ending(pod, id)
-        && pod.label(&Family::Operating.key(id)).is_none()
-        && pod.label(keys::SERVICE_AVAILABLE).is_some()
-}
-
-/// Whether the operation was finished, and the Pod is not back yet.
-pub fn is_ending(pod: &Pod, id: &str) -> bool {
-    let ending = [
-        Family::Operated,
-        Family::PostCheck,
-        Family::PostChecked,
-        Family::Completing,
-    ];
-    let mut ending = ending.iter();
-    pod.label(&Family::Operating.key(id)).is_none()
-        && ending.any(|family| pod.label(&family.key(id)).is_some())
+/// `None` while something of the operation is left, or while the Pod is on its way back.
+fn serving_state(pod: &Pod, id: &str) -> Option<WaitEnd> {
+    if stored::progress(pod, id) != Progress::Absent {
+        return None;
+    }
+    let has = |label| pod.label(label).is_some();
+    let stays_offline = has(keys::STAY_OFFLINE).then_some(WaitEnd::StaysOffline);
+    has(keys::SERVICE_AVAILABLE)
+        .then_some(WaitEnd::Done)
+        .or(stays_offline)
 }
 
 async fn until(
     target: &OperatedPod,
+    id: &str,
     deadline: Option<Instant>,
     state: impl Fn(&Pod) -> Option<WaitEnd>,
 ) -> anyhow::Result<WaitEnd> {
-    let first = target.read_existing().await?;
+    let first = target.read_existing(deadline).await?;
     if let Some(end) = state(&first) {
         return Ok(end);
     }
+    let mut is_over = stored::progress(&first, id) == Progress::Absent;
     let pods: Api<PartialObjectMeta<StoredPod>> =
         Api::namespaced(target.client.clone(), &target.namespace);
     let mut changes = SelectAll::from_iter([follow_mode::watch_changes(pods, Some(&target.name))]);
@@ -93,48 +90,60 @@ async fn until(
             }
         };
         tokio::select! {
-            () = timed_out => return Ok(WaitEnd::TimedOut),
+            () = timed_out => return Ok(WaitEnd::TimedOut { is_over }),
             change = follow_mode::next_change(follow_mode::BURST_WINDOW, &mut changes) => {
                 anyhow::ensure!(change?, "the watch of the Pod has ended: run the command again");
             }
         }
-        let pod = target.read().await?;
+        let pod = target.read(deadline).await?;
         let Some(pod) = pod.filter(|pod| pod.metadata.uid == first.metadata.uid) else {
             return Ok(WaitEnd::Gone);
         };
         if let Some(end) = state(&pod) {
             return Ok(end);
         }
+        is_over = stored::progress(&pod, id) == Progress::Absent;
     }
 }
 
 /// Makes an error of an end other than the one that was waited for.
 pub async fn require_done(target: &OperatedPod, id: &str, end: WaitEnd) -> anyhow::Result<()> {
     let OperatedPod {
-        client,
-        namespace,
-        name,
+        namespace, name, ..
     } = target;
     match end {
-        WaitEnd::Done => Ok(()),
+        WaitEnd::Done | WaitEnd::StaysOffline => Ok(()),
         WaitEnd::Gone => {
             anyhow::bail!("Pod {name} was deleted, which ends the operation {id}")
         }
         WaitEnd::Withdrawn => anyhow::bail!(
             "operation {id} of Pod {name} is not in progress: begin it, or somebody has finished or cancelled it"
         ),
-        WaitEnd::TimedOut => {
-            let why = why::summarize_pod(client, namespace, name).await;
-            let why = match why {
-                Ok(Some(summary)) => format!("{summary}; "),
-                _ => String::new(),
-            };
-            anyhow::bail!(
-                "the time is over (--timeout), and the operation {id} stays on the Pod: {why}see operating why pod/{name} \
-                 -n {namespace}, or undo it with operating lifecycle cancel pod/{name} -n {namespace} --id {id}"
-            )
-        }
+        WaitEnd::TimedOut { is_over: true } => anyhow::bail!(
+            "the time is over (--timeout): the operation {id} is over, but Pod {name} does not serve yet: {}",
+            explain_wait(target).await
+        ),
+        WaitEnd::TimedOut { is_over: false } => anyhow::bail!(
+            "the time is over (--timeout), and the operation {id} stays on the Pod: {}, or undo it with operating lifecycle \
+             cancel pod/{name} -n {namespace} --id {id}",
+            explain_wait(target).await
+        ),
     }
+}
+
+/// What the Pod waits for, if this can be read, and how to see more.
+pub async fn explain_wait(target: &OperatedPod) -> String {
+    let OperatedPod {
+        client,
+        namespace,
+        name,
+        ..
+    } = target;
+    let why = match why::summarize_pod(client, namespace, name).await {
+        Ok(Some(summary)) => format!("{summary}; "),
+        _ => String::new(),
+    };
+    format!("{why}see operating why pod/{name} -n {namespace}")
 }
 
 #[cfg(test)]
@@ -187,21 +196,17 @@ mod tests {
     }
 
     #[test]
-    fn operation_is_over_once_pod_serves() {
+    fn operation_is_over_once_pod_serves_or_stays_offline() {
         let serving = [keys::SERVICE_AVAILABLE];
-        assert!(is_over(&pod(&[], &serving, "True"), "id"));
-        assert!(!is_over(&pod(&[], &[], "False"), "id"));
-        assert!(!is_over(
-            &pod(&[Family::Completing], &serving, "True"),
-            "id"
-        ));
-        assert!(!is_over(&pod(&[Family::Operating], &serving, "True"), "id"));
-    }
-
-    #[test]
-    fn operation_that_begins_again_is_not_ending() {
-        assert!(is_ending(&pod(&[Family::PostCheck], &[], "False"), "id"));
-        let again = pod(&[Family::PostCheck, Family::Operating], &[], "False");
-        assert!(!is_ending(&again, "id"));
+        let state = |families: &[Family], others: &[&str]| {
+            serving_state(&pod(families, others, "True"), "id")
+        };
+        assert_eq!(state(&[], &serving), Some(WaitEnd::Done));
+        assert_eq!(state(&[], &[]), None);
+        assert_eq!(state(&[Family::Completing], &serving), None);
+        assert_eq!(state(&[Family::Operating], &serving), None);
+        let offline = [keys::STAY_OFFLINE];
+        assert_eq!(state(&[], &offline), Some(WaitEnd::StaysOffline));
+        assert_eq!(state(&[Family::Completing], &offline), None);
     }
 }

@@ -9,6 +9,7 @@ mod undo;
 mod writes;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use kube::Client;
@@ -16,9 +17,14 @@ use kube::api::Api;
 
 use super::args::steer::{CollaSetArgs, RolloutCommand};
 use super::connect;
+use super::retries::Retries;
 use super::why::api_reads;
 use crate::api::collaset::CollaSet;
+use crate::api_request;
 use crate::cluster::request_path;
+
+/// Longest time of one read.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs a command of `rollout` and returns its exit code.
 pub async fn command(command: RolloutCommand) -> anyhow::Result<ExitCode> {
@@ -61,10 +67,26 @@ impl Target {
     }
 
     async fn read(&self) -> anyhow::Result<CollaSet> {
+        self.read_with(Retries::none()).await
+    }
+
+    /// Reads the set, and repeats the request after failures that pass by themselves.
+    async fn read_with(&self, mut retries: Retries) -> anyhow::Result<CollaSet> {
         let sets = self.api()?;
-        let read = sets.get_opt(&self.name);
-        let namespace = Some(self.namespace.as_str());
-        let read = api_reads::call_with_timeout("get", "collasets", namespace, read);
-        read.await?.with_context(|| self.missing())
+        loop {
+            let failure = match api_request::within(READ_TIMEOUT, sets.get_opt(&self.name)).await {
+                Ok(set) => return set.with_context(|| self.missing()),
+                Err(failure) => failure,
+            };
+            if let Err(failure) = retries.pause_after(failure).await {
+                let namespace = Some(self.namespace.as_str());
+                return Err(api_reads::explain_failure(
+                    "get",
+                    "collasets",
+                    namespace,
+                    failure,
+                ));
+            }
+        }
     }
 }

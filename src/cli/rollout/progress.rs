@@ -1,6 +1,7 @@
 //! Decides from a stored CollaSet how far its rollout is, and whether it goes on by itself. The decision does no I/O.
 
 use crate::api::collaset::{CollaSet, CollaSetCondition, CollaSetStatus};
+use crate::api::keys;
 use crate::domain::collaset::strategy::{ResolvedStrategy, UpdateScope};
 
 /// How far a rollout is.
@@ -35,6 +36,13 @@ pub fn rollout_state(set: &CollaSet) -> RolloutState {
     if status.observed_generation < generation {
         return RolloutState::Going(format!(
             "{title}: its controller has not seen the present spec yet"
+        ));
+    }
+    let annotations = set.metadata.annotations.as_ref();
+    if let Some(command) = annotations.and_then(|annotations| annotations.get(keys::ROLLOUT)) {
+        return RolloutState::Going(format!(
+            "{title}: its controller has not carried out {}={command} yet",
+            keys::ROLLOUT
         ));
     }
     let condition = |type_: &str| {
@@ -205,6 +213,12 @@ mod tests {
                 "aborted",
             ),
             (pause(json!({})), "stopped", "step 1 pauses"),
+            (
+                json!({ "metadata": { "annotations": { "collaset.kusionstack.io/rollout": "retry" } },
+                        "status": { "rollout": { "revision": "r", "aborted": true } } }),
+                "going",
+                "rollout=retry",
+            ),
             (pause(json!({ "duration": "1m" })), "going", "StepPaused: m"),
             (
                 json!({ "status": { "conditions": conditions("False", "UpdateFailed") } }),

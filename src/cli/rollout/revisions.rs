@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::api::ListParams;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Target;
 use crate::api::collaset::CollaSet;
@@ -20,7 +20,7 @@ pub struct StoredRevision {
     pub name: String,
     /// `None` if the revision has no data in the form of CollaSets.
     pub template: Option<Value>,
-    /// Whether the data equals the present spec.
+    /// Whether the template has the meaning of that of the present spec.
     pub is_template: bool,
     /// Whether the volume claim templates differ from those of the present spec.
     pub has_other_volumes: bool,
@@ -50,8 +50,10 @@ fn own_revisions(set: &CollaSet, all: Vec<ControllerRevision>) -> Vec<StoredRevi
         let mut owners = revision.metadata.owner_references.iter().flatten();
         owners.any(|o| o.controller == Some(true) && Some(&o.uid) == set.metadata.uid.as_ref())
     };
-    let own = all.into_iter().filter(is_own);
+    let own: Vec<ControllerRevision> = all.into_iter().filter(is_own).collect();
+    let latest = own.iter().map(|revision| revision.revision).max();
     let mut own: Vec<StoredRevision> = own
+        .into_iter()
         .map(|revision| {
             let stored = revision.data.map_or(Value::Null, |data| data.0);
             let template = data::pod_template(&stored).ok().map(plain_template);
@@ -62,7 +64,11 @@ fn own_revisions(set: &CollaSet, all: Vec<ControllerRevision>) -> Vec<StoredRevi
             StoredRevision {
                 number: revision.revision,
                 name: revision.metadata.name.unwrap_or_default(),
-                is_template: data::is_equal_data(&stored, &spec_data),
+                is_template: has_template_of(
+                    &stored,
+                    &spec_data,
+                    Some(revision.revision) == latest,
+                ),
                 has_other_volumes: !data::have_same_pvc_templates(
                     data::pvc_templates(&stored),
                     &set.spec.volume_claim_templates,
@@ -77,6 +83,29 @@ fn own_revisions(set: &CollaSet, all: Vec<ControllerRevision>) -> Vec<StoredRevi
         .collect();
     own.sort_by_key(|revision| revision.number);
     own
+}
+
+/// Whether the templates have the same meaning, as the controller compares them: only the latest revision can be what
+/// Kuperator stored of the present template.
+fn has_template_of(stored: &Value, spec_data: &Value, is_latest: bool) -> bool {
+    let mut wanted = spec_data.clone();
+    // The lists of volume claim templates do not count.
+    if let Some(spec) = wanted["spec"].as_object_mut() {
+        spec.insert(
+            "volumeClaimTemplates".to_owned(),
+            data::pvc_templates(stored).into(),
+        );
+    }
+    match is_latest {
+        true => data::is_equal_kuperator_data(stored, &wanted),
+        false => data::is_equal_data(stored, &wanted),
+    }
+}
+
+/// Whether the template of a spec is the one that `undo` puts back.
+pub fn is_same_template(spec: &Value, wanted: &Value) -> bool {
+    let data = |template: &Value| json!({ "spec": { "template": template } });
+    data::is_equal_data(&data(spec), &data(wanted))
 }
 
 /// The template without the marks of a revision and without fields that say nothing.
@@ -128,8 +157,6 @@ pub fn choose_revision(
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use serde_json::json;
-
     use super::*;
 
     fn set() -> CollaSet {
@@ -179,5 +206,26 @@ mod tests {
         assert!(error.contains("the set has 1, 2, 4"), "{error}");
         let error = choose_revision(&own[2..], None).unwrap_err();
         assert!(error.contains("spec.historyLimit"), "{error}");
+    }
+
+    #[test]
+    fn volume_claim_templates_and_notation_do_not_count() {
+        let mut other_volumes = revision(2, "u", "web:3");
+        if let Some(data) = &mut other_volumes.data {
+            data.0["spec"]["volumeClaimTemplates"] = json!([{ "metadata": { "name": "data" } }]);
+        }
+        let own = own_revisions(&set(), vec![revision(1, "u", "web:1"), other_volumes]);
+        assert!(own[1].is_template && own[1].has_other_volumes);
+        assert_eq!(choose_revision(&own, None).unwrap().number, 1);
+
+        // Kuperator drops fields that it does not know, and marks its data with a null time.
+        let mut set = set();
+        set.spec.template["spec"]["hostUsers"] = json!(false);
+        let mut by_kuperator = revision(2, "u", "web:3");
+        if let Some(data) = &mut by_kuperator.data {
+            data.0["spec"]["template"]["metadata"]["creationTimestamp"] = Value::Null;
+        }
+        let own = own_revisions(&set, vec![revision(1, "u", "web:1"), by_kuperator]);
+        assert!(own[1].is_template);
     }
 }

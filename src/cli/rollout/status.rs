@@ -19,11 +19,13 @@ use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cli::args::WhyKind;
 use crate::cli::args::steer::StatusArgs;
 use crate::cli::output;
+use crate::cli::retries::Retries;
 use crate::cli::why::collect::namespace_reads::NamespaceReads;
 use crate::cli::why::collect::workloads::observe_workload;
 use crate::cli::why::follow_mode::{self, WatchChange};
 use crate::domain::diagnosis::workload::{describe_group, diagnose_workload};
 
+const INTERRUPTED: &str = "interrupted; the rollout goes on";
 /// How long the wait without end of `--timeout=0s` is.
 const NO_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -39,6 +41,8 @@ pub async fn wait_for_rollout(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let deadline = Instant::now() + timeout;
     let mut changes = watch_rollout(&target);
     let mut set = first.clone();
+    // One listener: a signal during a read is not lost.
+    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         let state = rollout_state(&set);
         let waits = match state {
@@ -59,9 +63,9 @@ pub async fn wait_for_rollout(args: StatusArgs) -> anyhow::Result<ExitCode> {
             return Ok(code);
         }
         tokio::select! {
-            interrupted = tokio::signal::ctrl_c() => {
+            interrupted = &mut interrupt => {
                 interrupted?;
-                view.end("interrupted; the rollout goes on", &[])?;
+                view.end(INTERRUPTED, &[])?;
                 return Ok(ExitCode::FAILURE);
             }
             () = tokio::time::sleep_until(deadline) => {
@@ -72,11 +76,19 @@ pub async fn wait_for_rollout(args: StatusArgs) -> anyhow::Result<ExitCode> {
                 view.end(&text, &[])?;
                 return Ok(ExitCode::FAILURE);
             }
-            change = follow_mode::next_change(follow_mode::BURST_WINDOW, &mut changes) => {
+            change = follow_mode::next_change(follow_mode::LIST_BURST_WINDOW, &mut changes) => {
                 anyhow::ensure!(change?, "the watch of the CollaSet has ended: run the command again");
             }
         }
-        set = target.read().await?;
+        let read = target.read_with(Retries::until(Some(deadline)));
+        set = tokio::select! {
+            read = read => read?,
+            interrupted = &mut interrupt => {
+                interrupted?;
+                view.end(INTERRUPTED, &[])?;
+                return Ok(ExitCode::FAILURE);
+            }
+        };
         anyhow::ensure!(
             set.metadata.uid == first.metadata.uid,
             "CollaSet {} was deleted, and another has its name",

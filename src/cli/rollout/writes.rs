@@ -8,10 +8,13 @@ use serde_json::{Value, json};
 
 use super::Target;
 use crate::api::collaset::CollaSet;
+use crate::api::keys;
 use crate::api_request::{self, ApiFailure};
 use crate::cli::args::steer::{DryRun, RolloutWriteArgs};
 use crate::cli::output;
 use crate::cli::why::api_reads;
+use crate::domain::collaset::RETRY;
+use crate::domain::collaset::strategy::{ResolvedStrategy, UpdateScope};
 
 /// Longest wait for one answer. Admission tries templates by dry runs, which take longer than a read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(35);
@@ -37,16 +40,54 @@ pub async fn set_paused(args: RolloutWriteArgs, paused: bool) -> anyhow::Result<
 pub async fn restart(args: RolloutWriteArgs) -> anyhow::Result<()> {
     let target = Target::connect(&args.set).await?;
     let set = target.read().await?;
-    anyhow::ensure!(
-        !set.spec.paused,
-        "CollaSet {name} is paused, so no Pod would be made again: run operating rollout resume cls/{name} first",
-        name = target.name
-    );
+    let reach = restart_reach(&set).map_err(anyhow::Error::msg)?;
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let annotations = json!({ RESTARTED_AT: now });
     let patch = json!({ "spec": { "template": { "metadata": { "annotations": annotations } } } });
     send(&target, &patch_of(&set, patch), args.dry_run).await?;
+    if let Some(reach) = reach {
+        output::write_stderr(&format!("warning: {reach}"));
+    }
     report(&target, "restarted", args.dry_run)
+}
+
+/// Which Pods a restart reaches, if not all.
+///
+/// # Errors
+/// Why a restart would have another effect or none, and the remedy.
+fn restart_reach(set: &CollaSet) -> Result<Option<String>, String> {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    if set.spec.paused {
+        return Err(format!(
+            "CollaSet {name} is paused, so no Pod would be made again: run operating rollout resume cls/{name} first"
+        ));
+    }
+    let rollout = set
+        .status
+        .as_ref()
+        .and_then(|status| status.rollout.as_ref());
+    if rollout.is_some_and(|rollout| rollout.aborted) {
+        return Err(format!(
+            "the rollout of CollaSet {name} is aborted, and a restart would roll the aborted template out: put the former one \
+             back with operating rollout undo cls/{name}, or set the annotation {}={RETRY}",
+            keys::ROLLOUT
+        ));
+    }
+    let strategy = ResolvedStrategy::from_spec(&set.spec);
+    match strategy.scope {
+        UpdateScope::Partition(0) => Ok(None),
+        UpdateScope::Partition(kept) if kept >= strategy.replicas => Err(format!(
+            "partition {kept} of CollaSet {name} keeps all Pods, so no Pod would be made again: lower \
+             spec.updateStrategy.rollingUpdate.byPartition first"
+        )),
+        UpdateScope::Partition(kept) => Ok(Some(format!(
+            "partition {kept} keeps that many Pods as they are"
+        ))),
+        UpdateScope::ByLabel => Ok(Some(format!(
+            "byLabel restarts only the Pods that have the label {}",
+            keys::UPDATE_INCLUDED
+        ))),
+    }
 }
 
 /// A merge patch that has no effect on another object of the same name.
@@ -98,4 +139,45 @@ pub fn report(target: &Target, done: &str, dry_run: DryRun) -> anyhow::Result<()
         DryRun::Server => " (server dry run)",
     };
     output::write_stdout(&format!("collaset/{} {done}{how}\n", target.name))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn restart_is_refused_where_it_reaches_no_pod_or_another_template() {
+        let reach = |changes: Value| {
+            let mut set = json!({ "metadata": { "name": "web" }, "spec": { "replicas": 2 } });
+            json_patch::merge(&mut set, &changes);
+            restart_reach(&serde_json::from_value(set).unwrap())
+        };
+        let strategy =
+            |rolling: Value| json!({ "spec": { "updateStrategy": { "rollingUpdate": rolling } } });
+        assert_eq!(reach(json!({})), Ok(None));
+        let aborted = json!({ "status": { "rollout": { "revision": "r", "aborted": true } } });
+        for (changes, remedy) in [
+            (json!({ "spec": { "paused": true } }), "rollout resume"),
+            (aborted, "rollout undo"),
+            (
+                strategy(json!({ "byPartition": { "partition": 2 } })),
+                "byPartition",
+            ),
+        ] {
+            let refusal = reach(changes).unwrap_err();
+            assert!(refusal.contains(remedy), "{refusal}");
+        }
+        for (rolling, part) in [
+            (
+                json!({ "byPartition": { "partition": 1 } }),
+                "partition 1 keeps",
+            ),
+            (json!({ "byLabel": {} }), "update-included"),
+        ] {
+            let warning = reach(strategy(rolling)).unwrap().unwrap();
+            assert!(warning.contains(part), "{warning}");
+        }
+    }
 }

@@ -63,30 +63,37 @@ where
         config = config.fields(&format!("metadata.name={name}"));
     }
     let plural = K::plural(&());
+    let namespace = api.namespace().map(str::to_owned);
     let events = watch(api, config).default_backoff();
     events
         .filter_map(move |event| {
-            let change =
-                match event {
-                    Ok(Event::Init | Event::InitApply(_)) => None,
-                    Ok(_) => Some(Ok(())),
-                    Err(
-                        watcher::Error::InitialListFailed(e) | watcher::Error::WatchStartFailed(e),
-                    ) if is_refused(&e) => Some(Err(api_reads::explain_failure(
-                        "watch",
+            let change = match event {
+                Ok(Event::Init | Event::InitApply(_)) => None,
+                Ok(_) => Some(Ok(())),
+                Err(error) => refusal(error).map(|(verb, error)| {
+                    let namespace = namespace.as_deref();
+                    Err(api_reads::explain_failure(
+                        verb,
                         &plural,
-                        None,
-                        e.into(),
-                    ))),
-                    Err(_) => None,
-                };
+                        namespace,
+                        error.into(),
+                    ))
+                }),
+            };
             std::future::ready(change)
         })
         .boxed()
 }
 
-fn is_refused(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if matches!(status.code, 401 | 403))
+/// The verb and the error of a request that the API server refuses. A watch begins with a list.
+fn refusal(error: watcher::Error) -> Option<(&'static str, Error)> {
+    let (verb, error) = match error {
+        watcher::Error::InitialListFailed(error) => ("list", error),
+        watcher::Error::WatchStartFailed(error) => ("watch", error),
+        _ => return None,
+    };
+    let is_refused = matches!(&error, Error::Api(status) if matches!(status.code, 401 | 403));
+    is_refused.then_some((verb, error))
 }
 
 /// Prints the result of `read_frame` now and after each change, until the last result or Ctrl-C.
@@ -134,4 +141,25 @@ pub async fn next_change(
         change?;
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn refusal_names_verb_of_request() {
+        let answer = |code| {
+            let status = Status::failure("no", "Reason").with_code(code);
+            Error::Api(Box::new(status))
+        };
+        let verb = |error| refusal(error).map(|(verb, _)| verb);
+        let list = watcher::Error::InitialListFailed;
+        assert_eq!(verb(list(answer(403))), Some("list"));
+        assert_eq!(verb(list(answer(500))), None);
+        let watch = watcher::Error::WatchStartFailed(answer(401));
+        assert_eq!(verb(watch), Some("watch"));
+    }
 }
