@@ -32,6 +32,7 @@ pub mod probe;
 pub mod process;
 pub mod proxy;
 pub mod recreate_double;
+pub mod rendering;
 pub mod replica;
 pub mod review;
 pub mod scope;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use operating::cli::install::names;
 use serde::Deserialize;
-use serde_json::{Value, json};
-use testbed::binaries::{self, Kubernetes};
+use serde_json::Value;
+use testbed::rendering;
 
 /// Objects by kind and name.
 pub type Objects = BTreeMap<String, Value>;
@@ -22,26 +22,14 @@ pub fn chart() -> PathBuf {
     root().join("charts/operating")
 }
 
-/// A command of Helm that reads no settings of this machine.
-pub fn helm(home: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(binaries::helm().unwrap());
-    command.args(args).env_remove("KUBECONFIG");
-    for (name, below) in [
-        ("HELM_CACHE_HOME", "cache"),
-        ("HELM_CONFIG_HOME", "config"),
-        ("HELM_DATA_HOME", "data"),
-    ] {
-        command.env(name, home.join(below));
-    }
-    command
-}
-
 /// `helm template` with values in the form of YAML or JSON.
 pub fn template(chart: &Path, namespace: &str, values: &str) -> Result<Objects, String> {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("values.yaml");
     std::fs::write(&file, values).unwrap();
-    let output = helm(home.path(), &["template", "operating"])
+    let output = rendering::helm(home.path())
+        .unwrap()
+        .args(["template", "operating"])
         .arg(chart)
         .args(["--namespace", namespace, "--values"])
         .arg(file)
@@ -52,21 +40,7 @@ pub fn template(chart: &Path, namespace: &str, values: &str) -> Result<Objects, 
 
 /// `manifests` with these components.
 pub fn kustomize(components: &[&str]) -> Objects {
-    // Kustomize accepts no absolute path; a folder below the repository has a relative path to the manifests.
-    let dir = tempfile::tempdir_in(root().join("target")).unwrap();
-    let list = components.iter();
-    let kustomization = json!({
-        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-        "resources": ["../../manifests"],
-        "components": list.map(|c| format!("../../manifests/components/{c}")).collect::<Vec<_>>(),
-    });
-    let file = dir.path().join("kustomization.yaml");
-    std::fs::write(file, kustomization.to_string()).unwrap();
-    let output = Command::new(binaries::controlplane(Kubernetes::default()).unwrap())
-        .args(["kubectl", "kustomize"])
-        .arg(dir.path())
-        .output()
-        .unwrap();
+    let output = rendering::kustomize(components).unwrap();
     objects(&output).unwrap()
 }
 

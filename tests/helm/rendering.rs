@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use operating::admission::routes::{ConfigurationSettings, webhook_configurations};
 use operating::cli::install::{client_config, names};
 use serde_json::{Map, Value, json};
+use testbed::rendering;
 
-use super::chart::{NAMESPACE, Objects, chart, container, helm, kustomize, root, template};
+use super::chart::{NAMESPACE, Objects, chart, container, kustomize, root, template};
 
 /// The annotation by which Helm leaves the CRDs in the cluster.
 const RESOURCE_POLICY: &str = "helm.sh/resource-policy";
@@ -14,7 +15,9 @@ const RESOURCE_POLICY: &str = "helm.sh/resource-policy";
 #[test]
 fn lint_finds_nothing() {
     let home = tempfile::tempdir().unwrap();
-    let output = helm(home.path(), &["lint", "--strict"])
+    let output = rendering::helm(home.path())
+        .unwrap()
+        .args(["lint", "--strict"])
         .arg(chart())
         .args(["--namespace", NAMESPACE])
         .output()

@@ -32,13 +32,8 @@ pub fn pod(name: &str) -> Value {
 
 impl Cluster {
     pub async fn start() -> Self {
-        let options = Options {
-            nodes: 0,
-            audit: false,
-            ..Options::default()
-        };
         Self {
-            plane: Plane::start(options).await.unwrap(),
+            plane: Plane::start(Options::bare()).await.unwrap(),
         }
     }
 

@@ -1,32 +1,16 @@
 //! `manifests` and its components match the code. No API server is needed.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use operating::admission::routes::{ClientConfig, ConfigurationSettings, webhook_configurations};
 use operating::cli::install::{EnabledFeatures, names, rbac};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use testbed::binaries::Kubernetes;
+use testbed::rendering;
 
 /// Objects of `manifests` with these components, by kind and name.
 fn built(components: &[&str]) -> BTreeMap<String, Value> {
-    let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Kustomize accepts no absolute path; a folder below the repository has a relative path to the manifests.
-    let dir = tempfile::tempdir_in(top.join("target")).unwrap();
-    let list = components.iter();
-    let kustomization = json!({
-        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-        "resources": ["../../manifests"],
-        "components": list.map(|c| format!("../../manifests/components/{c}")).collect::<Vec<_>>(),
-    });
-    let file = dir.path().join("kustomization.yaml");
-    std::fs::write(file, kustomization.to_string()).unwrap();
-    let output = Command::new(testbed::binaries::controlplane(Kubernetes::default()).unwrap())
-        .args(["kubectl", "kustomize"])
-        .arg(dir.path())
-        .output()
-        .unwrap();
+    let output = rendering::kustomize(components).unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{components:?}: {text}");
     let mut all = BTreeMap::new();

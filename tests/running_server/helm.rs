@@ -13,7 +13,7 @@ use operating::api::keys;
 use operating::cli::install::names;
 use serde_json::json;
 use testbed::kubectl::Said;
-use testbed::wait;
+use testbed::{rendering, wait};
 
 use super::cluster::Cluster;
 use super::load::Load;
@@ -28,16 +28,13 @@ const LABEL: &str = "app.kubernetes.io/name=operating";
 
 /// Runs Helm as the administrator, in the namespace of the server.
 async fn run_helm(cluster: &Cluster, args: &[&str]) -> Said {
-    let binary = tokio::task::spawn_blocking(testbed::binaries::helm);
     let home = tempfile::tempdir().unwrap();
-    let output = tokio::process::Command::new(binary.await.unwrap().unwrap())
+    let path = home.path().to_owned();
+    let command = tokio::task::spawn_blocking(move || rendering::helm(&path));
+    let output = tokio::process::Command::from(command.await.unwrap().unwrap())
         .args(args)
         .args(["--namespace", names::NAMESPACE, "--kubeconfig"])
         .arg(cluster.plane.kubeconfig())
-        .env_remove("KUBECONFIG")
-        .env("HELM_CACHE_HOME", home.path().join("cache"))
-        .env("HELM_CONFIG_HOME", home.path().join("config"))
-        .env("HELM_DATA_HOME", home.path().join("data"))
         .kill_on_drop(true)
         .output();
     let said = Said::from(output.await.unwrap());

@@ -16,7 +16,7 @@ use testbed::fleet::HOME;
 use testbed::kubectl::Said;
 use testbed::plane::{Options, Plane};
 use testbed::server::CONFIGURATIONS;
-use testbed::{binaries, wait};
+use testbed::{rendering, wait};
 
 const RELEASE: &str = "kuperator";
 const CRD: &str = "collasets.apps.kusionstack.io";
@@ -32,14 +32,9 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Cluster {
-        let options = Options {
-            nodes: 0,
-            audit: false,
-            ..Options::default()
-        };
         let chart = TempDir::new().unwrap();
         write_chart(chart.path(), "");
-        let plane = Plane::start(options).await.unwrap();
+        let plane = Plane::start(Options::bare()).await.unwrap();
         let cluster = Cluster { plane, chart };
         let chart = cluster.chart.path().to_str().unwrap().to_owned();
         let _ = cluster.helm(&["install", RELEASE, &chart]).await.success();
@@ -72,20 +67,14 @@ impl Cluster {
     }
 
     async fn helm(&self, args: &[&str]) -> Said {
-        let helm = tokio::task::spawn_blocking(binaries::helm)
-            .await
-            .unwrap()
-            .unwrap();
         let home = self.chart.path().join("home");
-        let mut command = tokio::process::Command::new(helm);
-        command
+        let command = tokio::task::spawn_blocking(move || rendering::helm(&home));
+        let output = tokio::process::Command::from(command.await.unwrap().unwrap())
             .args(args)
             .args(["-n", "default"])
-            .env("KUBECONFIG", self.plane.kubeconfig());
-        for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
-            command.env(variable, &home);
-        }
-        command.output().await.unwrap().into()
+            .env("KUBECONFIG", self.plane.kubeconfig())
+            .output();
+        output.await.unwrap().into()
     }
 
     async fn kubectl(&self, args: &[&str]) {

@@ -104,12 +104,7 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Cluster {
-        let options = Options {
-            nodes: 0,
-            audit: false,
-            ..Options::default()
-        };
-        let plane = Plane::start(options).await.unwrap();
+        let plane = Plane::start(Options::bare()).await.unwrap();
         let client = plane.client().unwrap();
         let kuperator = Some(Kuperator::start(&client).await);
         let namespace = plane.namespace("switch").await.unwrap();

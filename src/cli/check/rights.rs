@@ -12,6 +12,7 @@ use super::finding::Finding;
 use super::reads::{Read, call};
 use crate::cli::install::EnabledFeatures;
 use crate::cli::install::rbac::table::AccessRule;
+use crate::domain::messages;
 
 const CHECK: &str = "rights";
 /// Number of questions at the same time.
@@ -59,14 +60,13 @@ fn judge(user: &str, count: usize, missing: &[String]) -> Finding {
             format!("{user} has all {count} rights that the server needs"),
         );
     }
-    let named = missing.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>();
-    let more = match missing.len() - named.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let missing: Vec<_> = missing.iter().map(String::as_str).collect();
     Finding::problem(
         CHECK,
-        format!("{user} may not {}{more}", named.join(", ")),
+        format!(
+            "{user} may not {}",
+            messages::list_names(&missing, MAX_NAMED)
+        ),
         "Apply the roles (operating install, kubectl apply -k or helm upgrade); if a feature is off, say so with \
          --feature-gates, --mounted-certificates or --fixed-webhooks",
     )

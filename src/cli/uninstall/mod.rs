@@ -1,6 +1,7 @@
 //! Removes everything from a cluster, in an order in which nothing waits for a server that is gone.
 
 mod back_on_traffic;
+mod confirm;
 mod crds;
 mod decoration_owners;
 mod finalizers;
@@ -9,6 +10,7 @@ mod own_namespace;
 mod rights;
 mod running_server;
 mod survey;
+mod target;
 mod traffic_marks;
 
 use anyhow::{Context as _, bail};
@@ -29,10 +31,11 @@ use super::args::UninstallArgs;
 use super::install::rbac::{table, users};
 use super::install::request::{retry_optional_request, retry_request};
 use super::install::{WAIT_TIMEOUT, delete_object, names};
-use super::{confirm, connect, output, target};
+use super::{connect, output};
 use crate::admission::policies;
 use crate::admission::routes::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use crate::api::keys;
+use crate::domain::messages;
 
 /// `operating uninstall`.
 pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
@@ -99,10 +102,9 @@ async fn remove_the_rest(
     let released = traffic_marks::release_traffic(client).await?;
     let mut message = format!("uninstalled from namespace {namespace}\n");
     message += &released.describe();
-    match put_back {
-        0 => {}
-        1 => message += "1 Pod was off traffic and may serve again\n",
-        count => message += &format!("{count} Pods were off traffic and may serve again\n"),
+    if put_back > 0 {
+        let pods = messages::count_pods_with_verb(put_back, "was", "were");
+        message += &format!("{pods} off traffic and may serve again\n");
     }
     message += &remove_namespace(client, namespace).await?;
     Ok(message)
@@ -173,18 +175,13 @@ async fn remove_own_objects(client: &Client, namespace: &str) -> anyhow::Result<
 /// for the user.
 async fn remove_namespace(client: &Client, name: &str) -> anyhow::Result<String> {
     let api: Api<Namespace> = Api::all(client.clone());
-    match own_namespace::find_fate(client, name).await? {
+    let uid = match own_namespace::find_fate(client, name).await? {
         NamespaceFate::Absent => return Ok(String::new()),
         NamespaceFate::Stays(reason) => return Ok(format!("namespace {name} stays: {reason}\n")),
-        NamespaceFate::Goes => {}
-    }
-    let description = format!("get namespace {name}");
-    let Some(found) = retry_optional_request(&description, || api.get(name)).await? else {
-        return Ok(String::new());
+        NamespaceFate::Goes { uid } => uid,
     };
     delete_object(&api, name).await?;
     eprintln!("waiting for namespace {name} to be deleted");
-    let uid = found.uid().unwrap_or_default();
     let deletion = tokio::time::timeout(
         WAIT_TIMEOUT,
         await_condition(api, name, conditions::is_deleted(&uid)),

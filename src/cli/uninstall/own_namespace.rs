@@ -10,6 +10,7 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::cli::install::names;
 use crate::cli::install::request::retry_optional_request;
+use crate::domain::messages;
 
 /// Kinds that Kubernetes makes by itself. Their objects belong to others.
 const DERIVED: [&str; 4] = [
@@ -37,7 +38,10 @@ pub enum NamespaceFate {
     #[default]
     Absent,
     /// An installation has created it, and nothing else is in it: it is deleted.
-    Goes,
+    Goes {
+        /// Its UID.
+        uid: String,
+    },
     /// It stays, for this reason.
     Stays(String),
 }
@@ -101,17 +105,13 @@ pub async fn find_fate(client: &Client, name: &str) -> anyhow::Result<NamespaceF
         foreign.extend(others.map(|object| format!("{} {}", resource.kind, object.name_any())));
     }
     if foreign.is_empty() {
-        return Ok(NamespaceFate::Goes);
+        let uid = found.uid().unwrap_or_default();
+        return Ok(NamespaceFate::Goes { uid });
     }
-    let more = foreign.len().saturating_sub(MAX_NAMED);
-    foreign.truncate(MAX_NAMED);
-    let more = match more {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let named = foreign.join(", ");
+    let named: Vec<_> = foreign.iter().map(String::as_str).collect();
+    let named = messages::list_names(&named, MAX_NAMED);
     Ok(NamespaceFate::Stays(format!(
-        "other objects are in it: {named}{more}"
+        "other objects are in it: {named}"
     )))
 }
 

@@ -10,6 +10,7 @@ use super::leftovers;
 use super::own_namespace::{self, NamespaceFate};
 use super::running_server::RunningServer;
 use crate::api::{crd, keys};
+use crate::domain::messages;
 
 /// What is in the cluster.
 #[derive(Debug, Default)]
@@ -92,7 +93,7 @@ impl Survey {
             (true, _) => {}
         }
         add("  finalizers and marks of Operating on Pods and Services");
-        if self.namespace == NamespaceFate::Goes {
+        if matches!(self.namespace, NamespaceFate::Goes { .. }) {
             add(&format!("  namespace {namespace} with all that is in it"));
         }
         add("stays:");
@@ -105,14 +106,14 @@ impl Survey {
         } else {
             add(&format!(
                 "  {} of CollaSets, which run on without an owner",
-                count_of(self.owned_pods, "Pod")
+                messages::count_pods(self.owned_pods)
             ));
         }
         match &self.namespace {
             NamespaceFate::Stays(reason) => add(&format!(
                 "  namespace {namespace} with its Deployment, Service and certificates: {reason}"
             )),
-            NamespaceFate::Goes | NamespaceFate::Absent => {}
+            NamespaceFate::Goes { .. } | NamespaceFate::Absent => {}
         }
         add(
             "  PersistentVolumeClaims of users, labels of the lifecycle on Pods, members at load balancers",
@@ -132,14 +133,6 @@ impl Survey {
     }
 }
 
-/// `1 Pod`, `2 Pods`.
-pub fn count_of(count: usize, singular: &str) -> String {
-    match count {
-        1 => format!("1 {singular}"),
-        count => format!("{count} {singular}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,7 +149,7 @@ mod tests {
                 deployments: vec!["operating".to_owned()],
                 elsewhere: None,
             },
-            namespace: NamespaceFate::Goes,
+            namespace: NamespaceFate::Goes { uid: String::new() },
             warnings: vec!["something".to_owned()],
         };
         let text = survey.describe("context prod", "home", false);

@@ -60,6 +60,18 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// A plane without nodes and without an audit log, for tests whose Pods need not run.
+    #[must_use]
+    pub fn bare() -> Self {
+        Self {
+            nodes: 0,
+            audit: false,
+            ..Self::default()
+        }
+    }
+}
+
 /// A running control plane, or an existing cluster. The processes that the plane started end when it is
 /// stopped or dropped, or when this process ends in any way.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use kube::Config;
 use kube::config::Kubeconfig;
 
-use super::args::ClusterArgs;
+use crate::cli::args::ClusterArgs;
 
 /// The context that a command uses and the address of its API server, such as `context prod (https://10.0.0.1:6443)`.
 /// Names of contexts repeat themselves, addresses do not. `config` is the configuration that the command uses.
