@@ -73,17 +73,13 @@ impl PodWait {
         let names = rules.iter();
         let names = names.map(|rule| messages::qualified_rule_name(&rule.object, &rule.rule));
         let names: Vec<String> = names.chain(extra).collect();
-        let reason = names.join(" and for ");
+        let detail = match rules {
+            [rule] => Some(rule.reason.clone()),
+            _ => None,
+        };
         PodWait {
-            kind: WaitGroupKind::Rule,
-            key: reason.clone(),
-            reason,
-            detail: match rules {
-                [rule] => Some(rule.reason.clone()),
-                _ => None,
-            },
-            may_be_kept: false,
-            node: None,
+            detail,
+            ..PodWait::new(WaitGroupKind::Rule, names.join(" and for "))
         }
     }
 }
