@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::answers::EvictionAnswer;
 use super::disruption_budgets::{pdb_budget, pdb_share};
 use super::facts::{BudgetKind, BudgetName};
-use super::preview::{DrainNamespace, ObservedNode};
+use super::observed::{DrainNamespace, ObservedNode};
 use super::rule_budgets::{PodsInView, RuleBudget, rule_budget, rule_share};
 use super::waves::{Budget, Candidate, Floor, Share, has_room};
 use crate::domain::diagnosis::RuleObject;
