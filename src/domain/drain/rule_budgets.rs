@@ -103,14 +103,16 @@ fn comes_back(object: &RuleObject, pod: &Pod, now: Timestamp) -> bool {
     }
 }
 
-/// On how many of the expected Pods percentages are based: Pods without an owner are left out if any Pod has an owner.
+/// On how many of the expected Pods percentages are based: Pods without a controller are left out if controllers ask for
+/// Pods.
 fn percentage_base(selected: &[&Pod], total: u32) -> u32 {
-    let living = selected.iter().filter(|pod| !pod.is_terminating());
-    let (owned, alone): (Vec<&&Pod>, Vec<_>) =
-        living.partition(|pod| !pod.metadata.owner_references.is_empty());
-    match owned.is_empty() {
-        true => total,
-        false => total.saturating_sub(u32::try_from(alone.len()).unwrap_or(u32::MAX)),
+    let living = selected
+        .iter()
+        .filter(|pod| !pod.is_terminating() && !pod.is_finished());
+    let alone = living.filter(|pod| pod.controller().is_none()).count();
+    match total.saturating_sub(u32::try_from(alone).unwrap_or(u32::MAX)) {
+        0 => total,
+        owned => owned,
     }
 }
 
