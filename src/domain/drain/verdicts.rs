@@ -7,7 +7,7 @@ use super::disruption_budgets::{pdb_budget, pdb_share};
 use super::facts::{BudgetKind, BudgetName};
 use super::observed::{DrainNamespace, ObservedNode};
 use super::rule_budgets::{PodsInView, RuleBudget, rule_budget, rule_share};
-use super::waves::{Budget, Candidate, Floor, Share, has_room};
+use super::waves::{Budget, Candidate, Share, has_room};
 use crate::domain::diagnosis::RuleObject;
 use crate::domain::disruption_budget::{DisruptionBudget, is_never_asked_about};
 use crate::domain::lifecycle::Stage;
