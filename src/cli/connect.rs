@@ -63,20 +63,21 @@ pub async fn client_config(args: &ClusterArgs) -> anyhow::Result<Config> {
     .await
 }
 
-/// A client with the credentials that the flags name, for a command that only reads.
-pub async fn connect_user(args: &ClusterArgs) -> anyhow::Result<Client> {
-    let (file, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
-    new_client(load_config(file, context, READER_USER_AGENT).await?)
+/// A client with the credentials of a user, for a command that only reads. `kubeconfig` and `context` are the flags.
+pub async fn connect_user(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> anyhow::Result<Client> {
+    new_client(load_config(kubeconfig, context, READER_USER_AGENT).await?)
 }
 
 /// A client with the rights of a user, and the namespace that the user selected.
 pub async fn connect_reader(args: &ReaderArgs) -> anyhow::Result<(Client, String)> {
-    let config = load_config(
-        args.kubeconfig.as_deref(),
-        args.context.as_deref(),
-        READER_USER_AGENT,
-    )
-    .await?;
+    let (file, context) = (
+        args.user.kubeconfig.as_deref(),
+        args.user.context.as_deref(),
+    );
+    let config = load_config(file, context, READER_USER_AGENT).await?;
     let namespace = args.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
     Ok((new_client(config)?, namespace))

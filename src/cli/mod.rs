@@ -6,6 +6,7 @@ pub mod args;
 mod check;
 pub(crate) mod connect;
 pub(crate) mod docs;
+mod drain;
 pub(crate) mod explain;
 pub mod generated;
 pub mod install;
@@ -33,6 +34,7 @@ pub async fn run(cli: Cli, types: &AdapterTypes) -> anyhow::Result<ExitCode> {
         Command::Read(ReadCommand::Budget(args)) => why::run_budget(args).await,
         Command::Read(ReadCommand::Explain(args)) => return explain::command(args).await,
         Command::Read(ReadCommand::Check(args)) => return check::command(*args).await,
+        Command::Read(ReadCommand::Drain(args)) => return drain::command(*args).await,
         Command::Steer(SteerCommand::Rollout(command)) => return rollout::command(command).await,
         Command::Steer(SteerCommand::Lifecycle(command)) => return operate::command(command).await,
         Command::Serve(args) => serve::serve(*args, types).await,

@@ -12,6 +12,9 @@ use crate::api::selector::Selector;
 /// If a status has more disrupted Pods, the API server answers another error (`MaxDisruptedPodSize`).
 const MAX_DISRUPTED_PODS: usize = 2000;
 
+/// Reason of the condition `DisruptionAllowed` if the disruption controller can't compute the budget.
+const SYNC_FAILED: &str = "SyncFailed";
+
 /// A PodDisruptionBudget, with the fields that an eviction depends on.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "WirePdb")]
@@ -24,10 +27,26 @@ pub struct DisruptionBudget {
     is_observed: bool,
     current_healthy: i64,
     desired_healthy: i64,
+    expected_pods: i64,
     disruptions_allowed: i64,
     disrupted: usize,
     /// Reason and message of the condition `DisruptionAllowed`, if it is False and has a message.
     disallowed: Option<(String, String)>,
+}
+
+/// The numbers of a PodDisruptionBudget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetFigures {
+    /// How many Ready Pods may be evicted now.
+    pub allowed: u32,
+    /// Ready Pods whose eviction has not begun.
+    pub healthy: u32,
+    /// How many Pods must be Ready.
+    pub desired: u32,
+    /// How many Pods there should be.
+    pub expected: u32,
+    /// Whether the disruption controller can't compute the budget.
+    pub is_failed: bool,
 }
 
 /// Why the API server refuses an eviction.
@@ -57,7 +76,7 @@ impl DisruptionBudget {
         })
     }
 
-    fn selects(&self, pod: &Pod) -> bool {
+    pub fn selects(&self, pod: &Pod) -> bool {
         let selector = self.selector.as_ref();
         selector.is_some_and(|s| s.matches(&pod.metadata.labels))
     }
@@ -66,6 +85,29 @@ impl DisruptionBudget {
     fn allows_unhealthy_eviction(&self) -> bool {
         let is_met = self.current_healthy >= self.desired_healthy && self.desired_healthy > 0;
         self.always_allows_unhealthy || is_met
+    }
+
+    /// Whether an eviction of the Pod passes without using the budget.
+    pub fn exempts(&self, pod: &Pod) -> bool {
+        !pod.is_ready() && self.allows_unhealthy_eviction()
+    }
+
+    /// The numbers of the status.
+    pub fn figures(&self) -> BudgetFigures {
+        let count = |n: i64| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
+        BudgetFigures {
+            allowed: match self.is_observed {
+                true => count(self.disruptions_allowed),
+                false => 0,
+            },
+            healthy: count(self.current_healthy),
+            desired: count(self.desired_healthy),
+            expected: count(self.expected_pods),
+            is_failed: self
+                .disallowed
+                .as_ref()
+                .is_some_and(|(reason, _)| reason == SYNC_FAILED),
+        }
     }
 
     /// Why no eviction passes. `None` if one may pass, or if the API server answers another error.
@@ -81,7 +123,7 @@ impl DisruptionBudget {
         }
         let (desired, current) = (self.desired_healthy, self.current_healthy);
         Some(match &self.disallowed {
-            Some((reason, message)) if reason == "SyncFailed" => format!(
+            Some((reason, message)) if reason == SYNC_FAILED => format!(
                 "The disruption budget {name} does not allow evicting pods currently because it failed sync: {message}"
             ),
             _ if current <= desired => format!(
@@ -97,13 +139,18 @@ impl DisruptionBudget {
     }
 }
 
+/// Whether an eviction of the Pod passes whatever the budgets are.
+pub fn is_never_asked_about(pod: &Pod) -> bool {
+    pod.is_terminating() || pod.is_finished() || pod.status.phase == "Pending"
+}
+
 /// Why the API server will refuse the eviction of `pod`, given these budgets of the Pod's namespace. `None` if the
 /// eviction may pass.
 pub fn eviction_refusal<'a>(
     budgets: impl Iterator<Item = &'a DisruptionBudget>,
     pod: &Pod,
 ) -> Option<EvictionRefusal> {
-    if pod.is_terminating() || pod.is_finished() || pod.status.phase == "Pending" {
+    if is_never_asked_about(pod) {
         return None;
     }
     let mut selecting = budgets.filter(|budget| budget.selects(pod));
@@ -111,7 +158,7 @@ pub fn eviction_refusal<'a>(
     if selecting.next().is_some() {
         return Some(EvictionRefusal::Several);
     }
-    if !pod.is_ready() && budget.allows_unhealthy_eviction() {
+    if budget.exempts(pod) {
         return None;
     }
     budget
@@ -149,6 +196,7 @@ struct Status {
     observed_generation: i64,
     current_healthy: i64,
     desired_healthy: i64,
+    expected_pods: i64,
     disruptions_allowed: i64,
     disrupted_pods: Option<serde_json::Map<String, serde_json::Value>>,
     conditions: Option<Vec<Condition>>,
@@ -182,6 +230,7 @@ impl From<WirePdb> for DisruptionBudget {
             is_observed: status.observed_generation >= wire.metadata.generation,
             current_healthy: status.current_healthy,
             desired_healthy: status.desired_healthy,
+            expected_pods: status.expected_pods,
             disruptions_allowed: status.disruptions_allowed,
             disrupted: status.disrupted_pods.map_or(0, |pods| pods.len()),
             disallowed: disallowed.map(|c| (c.reason, c.message)),

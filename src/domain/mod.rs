@@ -7,6 +7,7 @@ pub(crate) mod deletion;
 pub mod diagnosis;
 pub mod digest;
 pub(crate) mod disruption_budget;
+pub(crate) mod drain;
 pub(crate) mod grace_delete;
 pub mod inplace;
 pub(crate) mod interner;

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use super::values::{FeatureGate, feature_gate, namespace, namespaced_name, webhook_url};
 
 mod check;
+mod drain;
 mod format;
 mod plugin;
 mod reader;
@@ -16,9 +17,10 @@ pub mod steer;
 mod why_subjects;
 
 pub use check::CheckArgs;
+pub use drain::DrainArgs;
 pub use format::Output;
 pub use plugin::{PLUGIN, Plugin, PluginCommand, parse};
-pub use reader::{BudgetArgs, ExplainArgs, ReadCommand, ReaderArgs, WhyArgs};
+pub use reader::{BudgetArgs, ExplainArgs, ReadCommand, ReaderArgs, UserArgs, WhyArgs};
 pub use serve::{LogFormat, ServeArgs};
 pub use steer::SteerCommand;
 pub use why_subjects::{WhyKind, WhySubject};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::format::FormatArgs;
-use super::{CheckArgs, FeatureArgs, namespace};
+use super::{CheckArgs, DrainArgs, FeatureArgs, namespace};
 
 /// The commands that only read.
 #[derive(Clone, Debug, Subcommand)]
@@ -41,22 +41,43 @@ pub enum ReadCommand {
     /// The command writes nothing and uses the rights of the user. What the user may not read is unknown, not OK. Exit
     /// code 0: all is well; 1: there are problems; 2: there are no problems, but something could not be checked.
     Check(Box<CheckArgs>),
+    /// Show what kubectl drain of a node would get, and evict nothing
+    ///
+    /// The preview shows the Pods in waves. Wave 1 is what the first evictions of kubectl drain get. Each further wave
+    /// becomes possible when the Pods of the waves before it are replaced. Then come the Pods that no wave reaches, with
+    /// what holds them and what to do, and the Pods that kubectl leaves on the node.
+    ///
+    /// The command writes nothing, does not cordon the node, and uses the rights of the user. It asks the API server about
+    /// each Pod by a dry-run eviction, which needs the right to create pods/eviction. It reads the node, its Pods and
+    /// their DaemonSets, and of each namespace the rules, the PodDisruptionBudgets and the Pods that their budgets
+    /// count. Exit code 0: each Pod goes in a wave; 1: a Pod does not go, or kubectl refuses the node; 2: nothing is
+    /// known to hold a Pod, but something could not be checked.
+    Drain(Box<DrainArgs>),
     /// Decide an AdmissionReview offline, with the code of the server
     ///
     /// The command connects to no server. Exit code 0: allowed; 1: denied; 2: the input can't be used.
     Explain(ExplainArgs),
 }
 
-/// How to reach the API server with the credentials of a user.
+/// The API server, with the credentials of a user.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Cluster")]
-pub struct ReaderArgs {
+pub struct UserArgs {
     /// Kubeconfig file; by default $KUBECONFIG or ~/.kube/config
     #[arg(long, env = "OPERATING_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig; by default its current context
     #[arg(long, env = "OPERATING_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
+}
+
+/// The API server, with the credentials of a user, and a namespace.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct ReaderArgs {
+    /// The API server.
+    #[command(flatten)]
+    pub user: UserArgs,
     /// Namespace; by default the namespace of the context
     #[arg(short, long, env = "OPERATING_NAMESPACE", value_name = "NAME", value_parser = namespace)]
     pub namespace: Option<String>,

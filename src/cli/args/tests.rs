@@ -255,3 +255,37 @@ fn command_of_operation_follows_two_dashes() {
         assert_eq!(steer::pod_name(&words).is_ok(), wanted, "{words:?}");
     }
 }
+
+fn drain(args: &[&str]) -> Result<DrainArgs, String> {
+    let all = ["operating", "drain"].iter().chain(args);
+    match Cli::try_parse_from(all).map_err(|e| e.to_string())?.command {
+        Command::Read(ReadCommand::Drain(args)) => Ok(*args),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn drain_takes_nodes_or_their_labels_and_flags_of_kubectl() {
+    let args = drain(&["worker-0", "worker-1"]).unwrap();
+    assert_eq!(args.nodes, ["worker-0", "worker-1"]);
+    let flags = args.flags();
+    assert!(flags.ignore_daemonsets && flags.delete_emptydir_data && !flags.force);
+    let args = drain(&[
+        "--ignore-daemonsets",
+        "n",
+        "--delete-emptydir-data=false",
+        "--force",
+    ]);
+    let flags = args.unwrap().flags();
+    assert!(flags.ignore_daemonsets && !flags.delete_emptydir_data && flags.force);
+    assert_eq!(
+        drain(&["-l", "pool=old"]).unwrap().selector.as_deref(),
+        Some("pool=old")
+    );
+    assert!(drain(&[]).unwrap_err().contains("NODE"));
+    assert!(
+        drain(&["n", "-l", "pool=old"])
+            .unwrap_err()
+            .contains("cannot be used with")
+    );
+}

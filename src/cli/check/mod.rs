@@ -49,7 +49,8 @@ pub async fn command(args: CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn check_and_print(args: &CheckArgs) -> anyhow::Result<Outcome> {
-    let client = connect::connect_user(&args.cluster).await?;
+    let (file, context) = (&args.cluster.kubeconfig, &args.cluster.context);
+    let client = connect::connect_user(file.as_deref(), context.as_deref()).await?;
     let until = args.wait.map(|wait| Instant::now() + wait);
     let mut has_said = false;
     let findings = loop {

@@ -57,6 +57,11 @@ impl ReadNotes {
         self.0.push(format!("{unknown}: {error:#}"));
     }
 
+    /// Adds the notes of another read.
+    pub fn append(&mut self, other: ReadNotes) {
+        self.0.extend(other.0);
+    }
+
     /// The notes, in their order.
     pub fn into_lines(self) -> Vec<String> {
         self.0
@@ -187,9 +192,21 @@ pub async fn list_all_pages<T: DeserializeOwned>(
     path: &str,
     labels: Option<&str>,
 ) -> Result<Vec<T>, Error> {
+    let params = ListParams {
+        label_selector: labels.map(str::to_owned),
+        ..ListParams::default()
+    };
+    list_pages(client, path, params).await
+}
+
+/// All objects of a path that `params` selects; see [`list_all_pages`].
+pub async fn list_pages<T: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    params: ListParams,
+) -> Result<Vec<T>, Error> {
     let mut found = Vec::new();
-    let mut params = ListParams::default().limit(PAGE_LIMIT);
-    params.label_selector = labels.map(str::to_owned);
+    let mut params = params.limit(PAGE_LIMIT);
     loop {
         let request = Request::new(path)
             .list(&params)

@@ -3,7 +3,7 @@
 
 pub(in crate::cli) mod api_reads;
 pub(crate) mod budget;
-pub(super) mod collect;
+pub(in crate::cli) mod collect;
 pub(super) mod follow_mode;
 mod job;
 pub mod job_tree;
@@ -12,7 +12,7 @@ mod pod_context;
 mod service;
 pub mod service_tree;
 pub mod tree;
-mod tree_node;
+pub(in crate::cli) mod tree_node;
 mod workload;
 pub mod workload_tree;
 

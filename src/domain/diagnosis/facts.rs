@@ -365,7 +365,7 @@ impl DryRunDeletion {
 }
 
 /// Whether the API server could not reach a webhook of Operating. False for the webhooks of others.
-fn is_own_webhook_failure(message: &str) -> bool {
+pub(in crate::domain) fn is_own_webhook_failure(message: &str) -> bool {
     let failed = message.split_once("failed calling webhook \"");
     let name = failed.and_then(|(_, after_prefix)| after_prefix.split_once('"'));
     let name = name.and_then(|(name, _)| name.strip_suffix(keys::GROUP));

@@ -88,6 +88,41 @@ impl RuleObject {
         self.object.status.as_ref()
     }
 
+    /// The status of the object, if it describes the present spec.
+    pub(in crate::domain) fn current_status(&self) -> Option<&PodTransitionRuleStatus> {
+        let status = self.status()?;
+        let current = status.observed_generation == self.set.generation;
+        (current && status.observed_generation > 0).then_some(status)
+    }
+
+    /// The claims in the status: the UID of each Pod, and the operation.
+    pub(in crate::domain) fn claims(&self) -> impl Iterator<Item = (&str, &str)> {
+        let ledger = self.status().and_then(|status| status.ledger.as_ref());
+        let claims = ledger.into_iter().flat_map(|ledger| &ledger.claims);
+        claims.map(|claim| (claim.pod_uid.as_str(), claim.operation.as_str()))
+    }
+
+    /// The limit that the server has counted, if the object has only one availability rule. The status does not show on
+    /// how many Pods a percentage is based: Pods without an owner are left out.
+    pub(in crate::domain) fn counted_limit(&self) -> Option<u32> {
+        let is_single = self.set.availability_limits().count() == 1;
+        let limit = self.current_status()?.unavailable_limit;
+        u32::try_from(limit.filter(|_| is_single)?).ok()
+    }
+
+    /// Why the rules of the object hold no deletion, by its condition `Enforced`. `None` if they are enforced.
+    pub(in crate::domain) fn unenforced(&self) -> Option<&str> {
+        UNENFORCED_REASONS
+            .into_iter()
+            .find_map(|reason| self.unenforced_message(reason))
+            .map(|(_, message)| message)
+    }
+
+    /// Why the object denies every disruption of an available Pod, whatever its counts are.
+    pub(in crate::domain) fn denies_all_message(&self) -> Option<&str> {
+        self.denies_all_condition().map(|c| c.message.as_str())
+    }
+
     /// The reason and the message of the condition `Enforced`, if it is False for this reason.
     fn unenforced_message(&self, reason: &str) -> Option<(&str, &str)> {
         let mut conditions = self.status()?.conditions.iter();
@@ -139,6 +174,9 @@ fn is_denying_condition(condition: &Condition) -> bool {
         || is_false("ExpectedKnown")
             && conditions::DENYING_REASONS.contains(&condition.reason.as_str())
 }
+
+/// Reasons of the condition `Enforced` that concern all rules of a namespace.
+const UNENFORCED_REASONS: [&str; 3] = ["NamespaceExcluded", "NotEnforced", "NotRegistered"];
 
 /// Why the rules of the namespace are not enforced.
 struct UnenforcedReason {
@@ -246,8 +284,7 @@ fn unenforced_reason(observed: &ObservedPod) -> Option<UnenforcedReason> {
             excluded: true,
         });
     }
-    let reasons = ["NamespaceExcluded", "NotEnforced", "NotRegistered"];
-    reasons.into_iter().find_map(|reason| {
+    UNENFORCED_REASONS.into_iter().find_map(|reason| {
         let mut rules = observed.rules.iter();
         let (_, message) = rules.find_map(|rule| rule.unenforced_message(reason))?;
         Some(UnenforcedReason {

@@ -126,7 +126,7 @@ fn rule_fact(
         return facts;
     };
     if let RuleKind::Availability(limits) = &rule.kind
-        && let Some(status) = current_status(object)
+        && let Some(status) = object.current_status()
     {
         let shared = budgets.of_object(observed, object, status);
         facts.budget = Some(budget_facts(observed, object, status, limits, &shared));
@@ -178,13 +178,6 @@ fn rule_kind(rule: &Written) -> &'static str {
 fn rule_applies(object: &RuleObject, rule: &CompiledRule, pod: &Pod) -> bool {
     let mut applying = object.set.applicable_rules(rule.stage, pod);
     applying.any(|applied| std::ptr::eq(applied, rule))
-}
-
-/// The status of the object, if it describes the present spec.
-fn current_status(object: &RuleObject) -> Option<&PodTransitionRuleStatus> {
-    let status = object.status()?;
-    let current = status.observed_generation == object.set.generation;
-    (current && status.observed_generation > 0).then_some(status)
 }
 
 /// The decision of an availability rule that applies to the Pod.
@@ -403,14 +396,6 @@ fn describe_unlisted_pod(
     }
 }
 
-/// The limit that the server has counted, if the object has only one availability rule. The status does not show on how
-/// many Pods a percentage is based: Pods without an owner are left out.
-fn single_limit(object: &RuleObject, status: &PodTransitionRuleStatus) -> Option<u32> {
-    let is_single = object.set.availability_limits().count() == 1;
-    let limit = status.unavailable_limit.filter(|_| is_single)?;
-    u32::try_from(limit).ok()
-}
-
 fn budget_facts(
     observed: &ObservedPod,
     object: &RuleObject,
@@ -428,7 +413,7 @@ fn budget_facts(
         Some(available) => (available, expected.saturating_sub(available)),
         None => (count(status.available_pods), count(status.unavailable_pods)),
     };
-    let desired = single_limit(object, status).map_or_else(
+    let desired = object.counted_limit().map_or_else(
         || limits.desired(expected),
         |limit| expected.saturating_sub(limit),
     );

@@ -1,0 +1,251 @@
+//! The preview of a node.
+
+use super::answers::EvictionAnswer;
+use super::facts::{
+    AnswerFacts, DrainOutcome, DrainPreview, EvictionPath, HeldPod, PodName, RefusedPod,
+    SkippedPod, TerminatingPod, UncheckedPod, WaveFacts, WavePod,
+};
+use super::kubectl_filters::KubectlChoice;
+use super::observed::{DrainNamespace, DrainedPod, ObservedNode};
+use super::verdicts::{BudgetTable, Verdict};
+use super::waves::{Candidate, Departure, plan_waves};
+use crate::domain::diagnosis::RuleObject;
+use crate::domain::pod::Pod;
+
+/// Makes the preview of a node.
+pub fn preview(node: &ObservedNode) -> DrainPreview {
+    let table = BudgetTable::new(node);
+    let mut facts = facts_without_budgets(node);
+    let (mut candidates, mut pods) = (Vec::new(), Vec::new());
+    for DrainedPod { pod, answer, .. } in node.evicted_pods() {
+        let Some(answer) = answer else {
+            continue;
+        };
+        let name = pod_name(pod);
+        match table.judge(pod, answer) {
+            Verdict::Candidate(candidate) => {
+                candidates.push(candidate);
+                pods.push((pod, answer));
+            }
+            Verdict::Held { by, reason, remedy } => facts.held.push(HeldPod {
+                pod: name,
+                by,
+                reason,
+                remedy,
+                answer: answer_facts(answer),
+            }),
+            Verdict::NotChecked(reason) => {
+                facts.not_checked.push(UncheckedPod { pod: name, reason });
+            }
+            Verdict::Terminating => facts.terminating.push(TerminatingPod {
+                pod: name,
+                finalizers: pod.metadata.finalizers.clone(),
+            }),
+            Verdict::Gone => {}
+        }
+    }
+    let planned = plan_waves(table.budgets.clone(), &candidates);
+    let waves = planned.waves.iter().map(|departures| {
+        let pods = departures.iter().map(|departure| {
+            let (pod, answer) = &pods[departure.candidate];
+            wave_pod(&table, pod, answer, *departure, &candidates)
+        });
+        let mut pods: Vec<_> = pods.collect();
+        pods.sort_by(|a, b| a.pod.cmp(&b.pod));
+        WaveFacts { pods }
+    });
+    facts.waves = waves.collect();
+    for (index, holding) in planned.unreached {
+        let (pod, answer) = pods[index];
+        facts.held.push(held_by_budgets(
+            &table,
+            pod,
+            answer,
+            &candidates[index],
+            &holding,
+        ));
+    }
+    facts.held.sort_by(|a, b| a.pod.cmp(&b.pod));
+    facts.assumptions = assumptions(&facts);
+    facts.outcome = outcome(&facts);
+    facts
+}
+
+/// The facts that need neither an answer nor a budget.
+fn facts_without_budgets(node: &ObservedNode) -> DrainPreview {
+    let (mut refused, mut skipped) = (Vec::new(), Vec::new());
+    for DrainedPod { pod, choice, .. } in &node.pods {
+        let pod = pod_name(pod);
+        match choice {
+            KubectlChoice::Evicts => {}
+            KubectlChoice::Skips(reason) => skipped.push(SkippedPod {
+                pod,
+                reason: *reason,
+            }),
+            KubectlChoice::Refuses(reason) => refused.push(RefusedPod {
+                pod,
+                reason: reason.text(),
+                remedy: reason.remedy().to_owned(),
+            }),
+        }
+    }
+    let mut notes = node.notes.clone();
+    notes.extend(
+        node.namespaces
+            .iter()
+            .flat_map(|(name, namespace)| unenforced_notes(node, name, namespace)),
+    );
+    DrainPreview {
+        node: node.name.clone(),
+        outcome: DrainOutcome::Ok,
+        begins: refused.is_empty(),
+        waves: Vec::new(),
+        held: Vec::new(),
+        refused,
+        terminating: Vec::new(),
+        skipped,
+        not_checked: Vec::new(),
+        assumptions: Vec::new(),
+        notes,
+    }
+}
+
+/// The rules that cover Pods of the node and hold none of them, because they are not enforced.
+fn unenforced_notes(node: &ObservedNode, name: &str, namespace: &DrainNamespace) -> Vec<String> {
+    let covers = |rule: &&RuleObject| {
+        let mut pods = node.evicted_pods();
+        pods.any(|pod| pod.pod.metadata.namespace == name && rule.set.selects(&pod.pod))
+    };
+    let rules = namespace.rules.iter().flatten().filter(covers);
+    let unenforced = rules.filter_map(|rule| {
+        let why = namespace.excluded.as_deref().or(rule.unenforced())?;
+        Some(format!(
+            "PodTransitionRule {} in namespace {name} holds no Pod: {why}",
+            rule.set.name
+        ))
+    });
+    unenforced.collect()
+}
+
+fn pod_name(pod: &Pod) -> PodName {
+    PodName {
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+    }
+}
+
+fn answer_facts(answer: &EvictionAnswer) -> AnswerFacts {
+    let (code, message) = match answer {
+        EvictionAnswer::Allowed | EvictionAnswer::Gone => (201, ""),
+        EvictionAnswer::Lifecycle { message } => (429, message.as_str()),
+        EvictionAnswer::Refused { code, message } => (*code, message.as_str()),
+        EvictionAnswer::Unanswered { message } => (500, message.as_str()),
+        EvictionAnswer::NotChecked { reason } => (0, reason.as_str()),
+    };
+    AnswerFacts {
+        code,
+        message: message.to_owned(),
+    }
+}
+
+fn wave_pod(
+    table: &BudgetTable<'_>,
+    pod: &Pod,
+    answer: &EvictionAnswer,
+    departure: Departure,
+    candidates: &[Candidate],
+) -> WavePod {
+    let candidate = &candidates[departure.candidate];
+    let shares = candidate.shares.iter();
+    let taken = shares.filter(|share| share.takes || share.floor.is_some());
+    WavePod {
+        pod: pod_name(pod),
+        how: match answer {
+            EvictionAnswer::Lifecycle { .. } => EvictionPath::BeginsLifecycle,
+            _ => EvictionPath::Deletes,
+        },
+        certain: departure.is_certain,
+        replaced: candidate.is_replaced,
+        budgets: taken
+            .map(|share| table.names[share.budget].clone())
+            .collect(),
+        answer: answer_facts(answer),
+    }
+}
+
+/// A Pod for which its budgets never have room.
+fn held_by_budgets(
+    table: &BudgetTable<'_>,
+    pod: &Pod,
+    answer: &EvictionAnswer,
+    candidate: &Candidate,
+    holding: &[usize],
+) -> HeldPod {
+    let by: Vec<_> = holding
+        .iter()
+        .map(|index| table.names[*index].clone())
+        .collect();
+    let names: Vec<_> = by.iter().map(ToString::to_string).collect();
+    let shares = candidate.shares.iter();
+    let remedies = shares
+        .filter(|share| holding.contains(&share.budget))
+        .map(|share| table.remedy(share));
+    let remedies: Vec<_> = remedies.collect();
+    HeldPod {
+        pod: pod_name(pod),
+        by,
+        reason: match answer {
+            EvictionAnswer::Refused { message, .. } | EvictionAnswer::Lifecycle { message } => {
+                message.clone()
+            }
+            _ => format!(
+                "The Pods that go before it use up {}, and no new Pods take their place",
+                names.join(" and ")
+            ),
+        },
+        remedy: remedies.join(". "),
+        answer: answer_facts(answer),
+    }
+}
+
+fn assumptions(facts: &DrainPreview) -> Vec<String> {
+    let pods = || facts.waves.iter().flat_map(|wave| &wave.pods);
+    let has_later = facts.waves.len() > 1;
+    let starts_empty = facts.waves.first().is_some_and(|wave| wave.pods.is_empty());
+    let texts = [
+        (
+            has_later,
+            "A later wave needs the Pods of the waves before it to be replaced by available Pods on other nodes",
+        ),
+        (
+            has_later && pods().any(|pod| !pod.replaced),
+            "A Pod that no controller replaces never comes back",
+        ),
+        (
+            starts_empty,
+            "Wave 1 is empty: Pods that start or end now have to be available or replaced first",
+        ),
+        (
+            pods().any(|pod| !pod.certain),
+            "Which Pods of a budget go first is not determined, because kubectl sends all evictions at the same time; how \
+             many go is",
+        ),
+        (
+            pods().any(|pod| pod.how == EvictionPath::BeginsLifecycle),
+            "A lifecycle ends when its endpoints and cooperators let it go on",
+        ),
+    ];
+    let texts = texts.into_iter().filter(|(applies, _)| *applies);
+    texts.map(|(_, text)| text.to_owned()).collect()
+}
+
+fn outcome(facts: &DrainPreview) -> DrainOutcome {
+    match (
+        facts.held.is_empty() && facts.refused.is_empty(),
+        facts.not_checked.is_empty(),
+    ) {
+        (false, _) => DrainOutcome::Held,
+        (true, false) => DrainOutcome::Unknown,
+        (true, true) => DrainOutcome::Ok,
+    }
+}

@@ -1,0 +1,486 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::facts::{DrainOutcome, DrainPreview, EvictionPath};
+use super::*;
+use crate::api::keys;
+use crate::domain::diagnosis::RuleObject;
+use crate::domain::disruption_budget::DisruptionBudget;
+use crate::domain::grace_delete;
+use crate::domain::pod::Pod;
+
+const FLAGS: DrainFlags = DrainFlags {
+    ignore_daemonsets: true,
+    delete_emptydir_data: true,
+    force: true,
+};
+
+/// An available Pod of a ReplicaSet.
+fn pod(name: &str, patch: Value) -> Arc<Pod> {
+    let owner = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": true });
+    let mut pod = json!({
+        "metadata": {
+            "namespace": "shop", "name": name, "uid": name, "resourceVersion": "5",
+            "labels": { "app": "web", (keys::CONTROL): keys::CONTROL_VALUE, (keys::SERVICE_AVAILABLE): "1" },
+            "ownerReferences": [owner],
+        },
+        "spec": { "containers": [{ "name": "main", "image": "web:1" }], "nodeName": "worker-0" },
+        "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
+    });
+    json_patch::merge(&mut pod, &patch);
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+fn web(count: usize) -> Vec<Arc<Pod>> {
+    (0..count)
+        .map(|n| pod(&format!("web-{n}"), json!({})))
+        .collect()
+}
+
+/// A rule object that the server has counted.
+fn rule(name: &str, max: Value, status: Value) -> RuleObject {
+    let mut object = json!({
+        "metadata": { "namespace": "shop", "name": name, "generation": 1 },
+        "spec": {
+            "selector": { "matchLabels": { "app": "web" } },
+            "rules": [{ "name": "availability", "availablePolicy": { "maxUnavailableValue": max } }],
+        },
+        "status": { "observedGeneration": 1 },
+    });
+    json_patch::merge(&mut object["status"], &status);
+    RuleObject::compile(serde_json::from_value(object).unwrap())
+}
+
+fn budget(name: &str, allowed: u32, healthy: u32, expected: u32) -> DisruptionBudget {
+    let desired = expected - 1;
+    serde_json::from_value(json!({
+        "metadata": { "namespace": "shop", "name": name, "generation": 1 },
+        "spec": { "maxUnavailable": 1, "selector": { "matchLabels": { "app": "web" } } },
+        "status": {
+            "observedGeneration": 1, "currentHealthy": healthy, "desiredHealthy": desired, "expectedPods": expected,
+            "disruptionsAllowed": allowed,
+        },
+    }))
+    .unwrap()
+}
+
+fn refused(message: &str) -> EvictionAnswer {
+    EvictionAnswer::Refused {
+        code: 429,
+        message: message.to_owned(),
+    }
+}
+
+/// A node with these Pods. All Pods of the namespace run on the node, except for `elsewhere`.
+struct Scene {
+    pods: Vec<(Arc<Pod>, EvictionAnswer)>,
+    elsewhere: Vec<Arc<Pod>>,
+    rules: Result<Vec<RuleObject>, String>,
+    budgets: Result<Vec<DisruptionBudget>, String>,
+    excluded: Option<String>,
+    flags: DrainFlags,
+}
+
+impl Scene {
+    /// The API server lets each of these Pods go.
+    fn new(pods: Vec<Arc<Pod>>) -> Scene {
+        let pods = pods.into_iter().map(|pod| (pod, EvictionAnswer::Allowed));
+        Scene {
+            pods: pods.collect(),
+            elsewhere: Vec::new(),
+            rules: Ok(Vec::new()),
+            budgets: Ok(Vec::new()),
+            excluded: None,
+            flags: FLAGS,
+        }
+    }
+
+    fn under_rules(self, rules: Vec<RuleObject>) -> Scene {
+        Scene {
+            rules: Ok(rules),
+            ..self
+        }
+    }
+
+    fn under_budgets(self, budgets: Vec<DisruptionBudget>) -> Scene {
+        Scene {
+            budgets: Ok(budgets),
+            ..self
+        }
+    }
+
+    fn answered(mut self, answer: &EvictionAnswer) -> Scene {
+        for (_, answered) in &mut self.pods {
+            *answered = answer.clone();
+        }
+        self
+    }
+
+    fn preview(self) -> DrainPreview {
+        let all = self.pods.iter().map(|(pod, _)| pod).chain(&self.elsewhere);
+        let namespace = DrainNamespace {
+            rules: self.rules,
+            disruption_budgets: self.budgets,
+            pods: Some(all.cloned().collect()),
+            excluded: self.excluded,
+        };
+        let pods = self.pods.into_iter().map(|(pod, answer)| {
+            let choice = choose(&pod, false, Some(&DaemonSetRead::Found), self.flags);
+            DrainedPod {
+                answer: (choice == KubectlChoice::Evicts).then_some(answer),
+                pod,
+                choice,
+            }
+        });
+        preview(&ObservedNode {
+            name: "worker-0".to_owned(),
+            pods: pods.collect(),
+            namespaces: BTreeMap::from([("shop".to_owned(), namespace)]),
+            notes: Vec::new(),
+            now: Timestamp::UNIX_EPOCH,
+        })
+    }
+}
+
+/// The names of the Pods of each wave.
+fn waves(preview: &DrainPreview) -> Vec<Vec<&str>> {
+    let waves = preview.waves.iter();
+    waves
+        .map(|wave| wave.pods.iter().map(|pod| pod.pod.name.as_str()).collect())
+        .collect()
+}
+
+fn held(preview: &DrainPreview) -> Vec<&str> {
+    let held = preview.held.iter();
+    held.map(|held| held.pod.name.as_str()).collect()
+}
+
+/// Ten expected Pods, of which this many are available.
+fn counted(max: u32) -> Value {
+    json!({ "expectedPods": 10, "unavailableLimit": max })
+}
+
+#[test]
+fn waves_are_those_of_the_tightest_rule() {
+    let mut scene = Scene::new(web(3));
+    scene.elsewhere = (3..10)
+        .map(|n| pod(&format!("web-{n}"), json!({})))
+        .collect();
+    let rules = vec![
+        rule("loose", json!(5), counted(5)),
+        rule("tight", json!(2), counted(2)),
+    ];
+    let preview = scene.under_rules(rules).preview();
+    assert_eq!(waves(&preview), [vec!["web-0", "web-1"], vec!["web-2"]]);
+    assert_eq!(preview.outcome, DrainOutcome::Ok);
+    assert!(preview.waves[0].pods.iter().all(|pod| !pod.certain));
+    assert!(preview.waves[1].pods[0].certain);
+    let names = preview.waves[0].pods[0].budgets.iter();
+    assert_eq!(
+        names.map(|b| b.name.as_str()).collect::<Vec<_>>(),
+        ["loose", "tight"]
+    );
+    assert!(
+        preview
+            .assumptions
+            .iter()
+            .any(|text| text.contains("not determined"))
+    );
+}
+
+#[test]
+fn rule_that_lets_no_pod_go_holds_pods_for_good() {
+    let message = "Pod web-0 is held by rule availability of PodTransitionRule web: no";
+    let scene = Scene::new(web(2)).answered(&refused(message));
+    let status = json!({ "expectedPods": 2, "unavailableLimit": 0 });
+    let preview = scene
+        .under_rules(vec![rule("web", json!(0), status)])
+        .preview();
+    assert!(preview.waves.is_empty());
+    assert_eq!(held(&preview), ["web-0", "web-1"]);
+    let first = &preview.held[0];
+    assert_eq!(first.reason, message);
+    assert_eq!(first.by[0].name, "web");
+    assert_eq!(
+        first.remedy,
+        "Raise the limit of PodTransitionRule web, which lets no Pod go"
+    );
+    assert_eq!(preview.outcome, DrainOutcome::Held);
+}
+
+#[test]
+fn claims_in_flight_and_stuck_pods_use_the_budget() {
+    let message = "Pod web-0 is held by rule availability of PodTransitionRule web: used up";
+    let scene = |elsewhere: Arc<Pod>, status: Value| {
+        let mut scene = Scene::new(web(1)).answered(&refused(message));
+        scene.elsewhere = vec![elsewhere];
+        scene
+            .under_rules(vec![rule("web", json!(1), status)])
+            .preview()
+    };
+    let status = json!({ "expectedPods": 2, "unavailableLimit": 1 });
+    let down = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+    let stuck = scene(pod("web-9", down), status.clone());
+    assert_eq!(held(&stuck), ["web-0"]);
+    assert!(
+        stuck.held[0].remedy.contains("Make the unavailable Pods"),
+        "{stuck:?}"
+    );
+
+    let claim = json!({
+        "podUID": "web-9", "podName": "web-9", "operation": "Evict", "resourceVersion": "5", "attempt": 1,
+        "since": "2026-01-01T00:00:00Z", "until": "2026-01-01T00:01:00Z",
+    });
+    let mut with_claim = status.clone();
+    with_claim["ledger"] = json!({ "claims": [claim], "watermark": "5", "attempts": 1 });
+    let claimed = scene(pod("web-9", json!({})), with_claim);
+    assert_eq!(waves(&claimed), [vec![], vec!["web-0"]], "{claimed:?}");
+    assert!(
+        claimed
+            .assumptions
+            .iter()
+            .any(|text| text.starts_with("Wave 1 is empty"))
+    );
+
+    // A Pod that is missing is made by its controller.
+    let missing = Scene::new(web(1)).answered(&refused(message));
+    let missing = missing
+        .under_rules(vec![rule("web", json!(1), status)])
+        .preview();
+    assert_eq!(waves(&missing), [vec![], vec!["web-0"]]);
+}
+
+#[test]
+fn disruption_budget_lets_as_many_go_as_its_status_allows() {
+    let preview = Scene::new(web(3))
+        .under_budgets(vec![budget("pdb", 1, 3, 3)])
+        .preview();
+    assert_eq!(waves(&preview), [["web-0"], ["web-1"], ["web-2"]]);
+    let text = "Cannot evict pod as it would violate the pod's disruption budget. \
+                The disruption budget pdb needs 2 healthy pods and has 2 currently";
+    let mut scene = Scene::new(web(2)).answered(&refused(text));
+    let down = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+    scene.elsewhere = vec![pod("web-9", down)];
+    let preview = scene.under_budgets(vec![budget("pdb", 0, 2, 3)]).preview();
+    assert_eq!(held(&preview), ["web-0", "web-1"]);
+    assert_eq!(preview.held[0].by[0].name, "pdb");
+}
+
+#[test]
+fn several_disruption_budgets_hold_a_pod_for_good() {
+    let answer = EvictionAnswer::Refused {
+        code: 500,
+        message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+            .to_owned(),
+    };
+    let budgets = vec![budget("a", 1, 1, 1), budget("b", 1, 1, 1)];
+    let preview = Scene::new(web(1))
+        .answered(&answer)
+        .under_budgets(budgets)
+        .preview();
+    let names: Vec<_> = preview.held[0]
+        .by
+        .iter()
+        .map(|by| by.name.as_str())
+        .collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(preview.held[0].answer.code, 500);
+}
+
+#[test]
+fn refusal_that_no_budget_explains_holds_the_pod() {
+    let policy = EvictionAnswer::Refused {
+        code: 403,
+        message: "ValidatingAdmissionPolicy 'p' denied request: no".to_owned(),
+    };
+    let preview = Scene::new(web(1)).answered(&policy).preview();
+    assert_eq!(held(&preview), ["web-0"]);
+    assert!(preview.held[0].by.is_empty());
+    let behind =
+        refused("Pod web-0 is held by PodTransitionRule web: this replica has not yet seen it");
+    let status = json!({ "expectedPods": 1, "unavailableLimit": 1 });
+    let scene = Scene::new(web(1)).answered(&behind);
+    let preview = scene
+        .under_rules(vec![rule("web", json!(1), status)])
+        .preview();
+    assert_eq!(held(&preview), ["web-0"]);
+    assert_eq!(preview.held[0].by[0].name, "web");
+    let dead = EvictionAnswer::Unanswered {
+        message: "failed calling webhook".to_owned(),
+    };
+    let preview = Scene::new(web(1)).answered(&dead).preview();
+    assert!(preview.held[0].remedy.contains("operating check"));
+}
+
+#[test]
+fn unreadable_rule_is_named() {
+    let mut object = json!({
+        "metadata": { "namespace": "shop", "name": "web", "generation": 1 },
+        "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": "many" } }] },
+    });
+    object["status"] = json!({ "observedGeneration": 1 });
+    let broken = RuleObject::compile(serde_json::from_value(object).unwrap());
+    let answer = refused(
+        "Pod web-0 is held by rule a of PodTransitionRule web, which can't be evaluated: no",
+    );
+    let scene = Scene::new(web(1)).answered(&answer);
+    let preview = scene.under_rules(vec![broken]).preview();
+    assert_eq!(preview.held[0].remedy, "Correct PodTransitionRule web");
+}
+
+#[test]
+fn what_could_not_be_read_is_not_ok() {
+    let mut scene = Scene::new(web(1));
+    scene.rules = Err("you may not list podtransitionrules".to_owned());
+    let preview = scene.preview();
+    assert_eq!(preview.outcome, DrainOutcome::Unknown);
+    assert!(preview.waves.is_empty());
+    assert!(
+        preview.not_checked[0]
+            .reason
+            .contains("you may not list podtransitionrules")
+    );
+    // Rules hold managed Pods only.
+    let mut scene = Scene::new(vec![pod(
+        "web-0",
+        json!({ "metadata": { "labels": { (keys::CONTROL): null } } }),
+    )]);
+    scene.rules = Err("no".to_owned());
+    assert_eq!(waves(&scene.preview()), [["web-0"]]);
+    let mut scene = Scene::new(web(1));
+    scene.budgets = Err("no".to_owned());
+    assert_eq!(scene.preview().outcome, DrainOutcome::Unknown);
+    let uncounted = rule("web", json!(1), json!({ "observedGeneration": 0 }));
+    let preview = Scene::new(web(1)).under_rules(vec![uncounted]).preview();
+    assert!(preview.not_checked[0].reason.contains("has not counted"));
+    let answer = EvictionAnswer::NotChecked {
+        reason: "you may not".to_owned(),
+    };
+    assert_eq!(
+        Scene::new(web(1)).answered(&answer).preview().outcome,
+        DrainOutcome::Unknown
+    );
+}
+
+#[test]
+fn rules_that_are_not_enforced_hold_nothing_and_are_named() {
+    let status = json!({ "expectedPods": 1, "unavailableLimit": 0 });
+    let mut scene = Scene::new(web(1)).under_rules(vec![rule("web", json!(0), status.clone())]);
+    scene.excluded = Some("it is excluded".to_owned());
+    let preview = scene.preview();
+    assert_eq!(waves(&preview), [["web-0"]]);
+    assert!(
+        preview.notes[0].contains("PodTransitionRule web"),
+        "{preview:?}"
+    );
+    let mut unenforced = status;
+    unenforced["conditions"] = json!([{
+        "type": "Enforced", "status": "False", "reason": "NotEnforced", "message": "no label",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]);
+    let preview = Scene::new(web(1))
+        .under_rules(vec![rule("web", json!(0), unenforced)])
+        .preview();
+    assert_eq!(waves(&preview), [["web-0"]]);
+    assert!(preview.notes[0].ends_with("no label"));
+}
+
+/// The server lets a Pod go for which its budget has no room, for example by break-glass.
+#[test]
+fn exempt_pod_goes_although_its_budget_is_used_up() {
+    let status = json!({ "expectedPods": 1, "unavailableLimit": 0 });
+    let scene = Scene::new(web(1)).under_rules(vec![rule("web", json!(0), status)]);
+    assert_eq!(waves(&scene.preview()), [["web-0"]]);
+}
+
+#[test]
+fn graceful_deletion_begins_lifecycles_within_the_budget() {
+    let message = format!(
+        "Pod web-0 is being drained: {}",
+        grace_delete::UNDERWAY_MESSAGE
+    );
+    let scene = || {
+        Scene::new(web(2)).answered(&EvictionAnswer::Lifecycle {
+            message: message.clone(),
+        })
+    };
+    let status = json!({ "expectedPods": 2, "unavailableLimit": 1 });
+    let preview = scene()
+        .under_rules(vec![rule("web", json!(1), status)])
+        .preview();
+    assert_eq!(waves(&preview), [["web-0"], ["web-1"]]);
+    let first = &preview.waves[0].pods[0];
+    assert_eq!(
+        (first.how, first.answer.code),
+        (EvictionPath::BeginsLifecycle, 429)
+    );
+    let object = json!({
+        "metadata": { "namespace": "shop", "name": "check", "generation": 1 },
+        "spec": {
+            "selector": {},
+            "rules": [{ "name": "a", "labelCheck": { "requires": { "matchLabels": { "approved": "true" } } } }],
+        },
+        "status": { "observedGeneration": 1 },
+    });
+    let check = RuleObject::compile(serde_json::from_value(object).unwrap());
+    let preview = scene().under_rules(vec![check]).preview();
+    assert_eq!(held(&preview), ["web-0", "web-1"]);
+    assert_eq!(preview.held[0].by[0].name, "check");
+}
+
+#[test]
+fn terminating_and_skipped_pods_are_in_no_wave() {
+    let ends = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/x"] } });
+    let set = json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "ds", "uid": "ds", "controller": true }]);
+    let pods = vec![
+        pod("web-0", ends),
+        pod("web-1", json!({ "metadata": { "ownerReferences": set } })),
+    ];
+    let preview = Scene::new(pods).preview();
+    assert!(preview.waves.is_empty());
+    assert_eq!(preview.terminating[0].finalizers, ["example.com/x"]);
+    assert_eq!(preview.skipped[0].pod.name, "web-1");
+    assert_eq!(preview.outcome, DrainOutcome::Ok);
+}
+
+#[test]
+fn pod_without_controller_keeps_kubectl_from_beginning() {
+    let alone = || {
+        vec![pod(
+            "web-0",
+            json!({ "metadata": { "ownerReferences": null } }),
+        )]
+    };
+    let mut scene = Scene::new(alone());
+    scene.flags.force = false;
+    let preview = scene.preview();
+    assert!(!preview.begins);
+    assert_eq!(preview.outcome, DrainOutcome::Held);
+    assert!(preview.refused[0].remedy.contains("--force"));
+    let preview = Scene::new(alone()).preview();
+    assert!(preview.begins && !preview.waves[0].pods[0].replaced);
+}
+
+#[test]
+fn message_names_an_object_only_by_its_whole_name() {
+    let status = || json!({ "expectedPods": 1, "unavailableLimit": 1 });
+    let rules = vec![
+        rule("web", json!(1), status()),
+        rule("web-2", json!(1), status()),
+    ];
+    let answer = refused("Pod web-0 is held by PodTransitionRule web-2: no");
+    let preview = Scene::new(web(1))
+        .answered(&answer)
+        .under_rules(rules)
+        .preview();
+    let names: Vec<_> = preview.held[0]
+        .by
+        .iter()
+        .map(|by| by.name.as_str())
+        .collect();
+    assert_eq!(names, ["web-2"]);
+}

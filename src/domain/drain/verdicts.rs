@@ -1,0 +1,360 @@
+//! What the API server's answer and the budgets say about one Pod.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::answers::EvictionAnswer;
+use super::disruption_budgets::{pdb_budget, pdb_share};
+use super::facts::{BudgetKind, BudgetName};
+use super::observed::{DrainNamespace, ObservedNode};
+use super::rule_budgets::{PodsInView, RuleBudget, rule_budget, rule_share};
+use super::waves::{Budget, Candidate, Share, has_room};
+use crate::domain::diagnosis::RuleObject;
+use crate::domain::disruption_budget::{DisruptionBudget, is_never_asked_about};
+use crate::domain::lifecycle::Stage;
+use crate::domain::pod::Pod;
+use crate::domain::rules::AvailabilityRules;
+use crate::domain::rules::stage::has_immediate_rejection;
+
+/// What is known about a Pod that kubectl evicts.
+#[derive(Debug)]
+pub enum Verdict {
+    /// Its budgets decide.
+    Candidate(Candidate),
+    /// Something other than the size of a budget holds it.
+    Held {
+        by: Vec<BudgetName>,
+        reason: String,
+        remedy: String,
+    },
+    /// Nothing is known.
+    NotChecked(String),
+    /// Its deletion has begun.
+    Terminating,
+    /// It does not exist any more.
+    Gone,
+}
+
+/// A rule object with its budget.
+struct RuleEntry<'a> {
+    object: &'a RuleObject,
+    budget: RuleBudget,
+    /// Index of a known budget.
+    index: usize,
+}
+
+/// The budgets of a namespace.
+struct NamespaceBudgets<'a> {
+    rules: Vec<RuleEntry<'a>>,
+    pdbs: Vec<(&'a DisruptionBudget, usize)>,
+    observed: &'a DrainNamespace,
+}
+
+/// All budgets of the Pods of a node.
+pub struct BudgetTable<'a> {
+    /// The budgets at the start.
+    pub budgets: Vec<Budget>,
+    /// Their objects.
+    pub names: Vec<BudgetName>,
+    namespaces: BTreeMap<&'a str, NamespaceBudgets<'a>>,
+}
+
+impl<'a> BudgetTable<'a> {
+    pub fn new(node: &'a ObservedNode) -> BudgetTable<'a> {
+        let drained = node.evicted_pods().map(|pod| pod.pod.metadata.uid.as_str());
+        let drained: HashSet<&str> = drained.collect();
+        let mut table = BudgetTable {
+            budgets: Vec::new(),
+            names: Vec::new(),
+            namespaces: BTreeMap::new(),
+        };
+        for (name, observed) in &node.namespaces {
+            let view = PodsInView {
+                pods: observed.pods.as_deref(),
+                drained: &drained,
+                now: node.now,
+            };
+            let rules = observed.rules.iter().flatten();
+            let rules = rules.filter(|_| observed.excluded.is_none()).map(|object| {
+                let budget = rule_budget(object, view);
+                let index = match budget {
+                    RuleBudget::Known(budget) => table.add(
+                        budget,
+                        BudgetKind::PodTransitionRule,
+                        name,
+                        &object.set.name,
+                    ),
+                    _ => usize::MAX,
+                };
+                RuleEntry {
+                    object,
+                    budget,
+                    index,
+                }
+            });
+            let rules = rules.collect();
+            let pdbs = observed.disruption_budgets.iter().flatten().map(|object| {
+                let kind = BudgetKind::PodDisruptionBudget;
+                let index = table.add(pdb_budget(object, view), kind, name, &object.name);
+                (object, index)
+            });
+            let pdbs = pdbs.collect();
+            let namespace = NamespaceBudgets {
+                rules,
+                pdbs,
+                observed,
+            };
+            table.namespaces.insert(name, namespace);
+        }
+        table
+    }
+
+    fn add(&mut self, budget: Budget, kind: BudgetKind, namespace: &str, name: &str) -> usize {
+        self.budgets.push(budget);
+        self.names.push(BudgetName {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        });
+        self.budgets.len() - 1
+    }
+
+    /// What is known about a Pod, by the API server's answer to its eviction.
+    pub fn judge(&self, pod: &Pod, answer: &EvictionAnswer) -> Verdict {
+        let refusal = match answer {
+            EvictionAnswer::Gone => return Verdict::Gone,
+            EvictionAnswer::NotChecked { reason } => return Verdict::NotChecked(reason.clone()),
+            EvictionAnswer::Unanswered { message } => {
+                return held(message, SERVER_DOWN_REMEDY);
+            }
+            EvictionAnswer::Allowed if pod.is_terminating() => return Verdict::Terminating,
+            EvictionAnswer::Allowed | EvictionAnswer::Lifecycle { .. } => None,
+            EvictionAnswer::Refused { code, message } => Some((*code, message.as_str())),
+        };
+        let Some(namespace) = self.namespaces.get(pod.metadata.namespace.as_str()) else {
+            return Verdict::NotChecked("its namespace was not read".to_owned());
+        };
+        let is_lifecycle = matches!(answer, EvictionAnswer::Lifecycle { .. });
+        if let Some(held) = namespace.judge_other_causes(pod, answer, refusal) {
+            return held;
+        }
+        if let Some(unknown) = namespace.unknown_reason(pod) {
+            return Verdict::NotChecked(match refusal {
+                Some((_, message)) => format!("it is held now ({message}), and {unknown}"),
+                None => format!("it may go if no other Pod goes before it, and {unknown}"),
+            });
+        }
+        let mut shares = namespace.shares(pod, &self.budgets, refusal.is_some(), is_lifecycle);
+        let has_room = shares.iter().all(|share| has_room(&self.budgets, share));
+        if let Some((code, message)) = refusal
+            && (has_room || code != 429)
+        {
+            let by = namespace.named_objects(message);
+            let remedy = match code {
+                429 => "Do what the reason says, or look again in a moment",
+                _ => "Change what refuses it: kubectl drain does not repeat such a request",
+            };
+            return Verdict::Held {
+                by,
+                reason: message.to_owned(),
+                remedy: remedy.to_owned(),
+            };
+        }
+        if refusal.is_none() && !is_lifecycle && !has_room {
+            // The server exempts the Pod from its budgets, or has seen a later state.
+            for share in &mut shares {
+                share.floor = None;
+            }
+        }
+        Verdict::Candidate(Candidate {
+            shares,
+            is_replaced: pod.controller().is_some() && !pod.is_finished(),
+            may_go_now: refusal.is_none(),
+        })
+    }
+
+    /// What to do about a Pod that this share holds in the end.
+    pub fn remedy(&self, share: &Share) -> String {
+        let (name, size) = (&self.names[share.budget], self.budgets[share.budget].size);
+        let floor = share.floor.as_ref().map_or(0, |floor| floor.count(size));
+        match (name.kind, floor >= size.total) {
+            (BudgetKind::PodTransitionRule, true) => {
+                format!("Raise the limit of {name}, which lets no Pod go")
+            }
+            (BudgetKind::PodTransitionRule, false) => {
+                format!("Make the unavailable Pods of {name} available, or raise its limit")
+            }
+            (BudgetKind::PodDisruptionBudget, true) => {
+                format!("Let {name} allow a disruption, or scale up")
+            }
+            (BudgetKind::PodDisruptionBudget, false) => format!(
+                "Make the Pods of {name} Ready, or let it allow more disruptions; see kubectl describe pdb {} -n {}",
+                name.name, name.namespace
+            ),
+        }
+    }
+}
+
+/// What to do if a webhook of Operating does not answer.
+const SERVER_DOWN_REMEDY: &str =
+    "Start the server, which has to answer; operating check says what is wrong";
+
+fn held(reason: &str, remedy: &str) -> Verdict {
+    Verdict::Held {
+        by: Vec::new(),
+        reason: reason.to_owned(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+impl NamespaceBudgets<'_> {
+    /// Whether something holds the Pod that no wave can change.
+    fn judge_other_causes(
+        &self,
+        pod: &Pod,
+        answer: &EvictionAnswer,
+        refusal: Option<(u16, &str)>,
+    ) -> Option<Verdict> {
+        if let EvictionAnswer::Lifecycle { message } = answer {
+            let mut rules = self.rules.iter();
+            let rejecting = rules.find(|rule| {
+                rule.object.unenforced().is_none()
+                    && has_immediate_rejection(&rule.object.set, Stage::PreCheck, pod)
+            })?;
+            return Some(Verdict::Held {
+                by: vec![self.name(
+                    BudgetKind::PodTransitionRule,
+                    pod,
+                    &rejecting.object.set.name,
+                )],
+                reason: message.clone(),
+                remedy: format!(
+                    "operating why pod/{} -n {} says what the rule asks of the Pod",
+                    pod.metadata.name, pod.metadata.namespace
+                ),
+            });
+        }
+        let (_, message) = refusal?;
+        let asked = self.pdbs.iter().filter(|(object, _)| object.selects(pod));
+        let asked: Vec<_> = asked
+            .map(|(object, _)| self.name(BudgetKind::PodDisruptionBudget, pod, &object.name))
+            .collect();
+        if asked.len() > 1 && !is_never_asked_about(pod) {
+            return Some(Verdict::Held {
+                by: asked,
+                reason: message.to_owned(),
+                remedy: "Let only one of these PodDisruptionBudgets select the Pod".to_owned(),
+            });
+        }
+        let mut rules = self.rules.iter();
+        let denying = rules.find(|rule| match rule.object.set.availability_rules(pod) {
+            AvailabilityRules::NotHeld => false,
+            AvailabilityRules::Held(_) => matches!(rule.budget, RuleBudget::DeniesAll(_)),
+            AvailabilityRules::Broken { .. } => true,
+        })?;
+        let remedy = match &denying.budget {
+            RuleBudget::DeniesAll(why) => {
+                format!("Mend what {} says: {why}", denying.object.set.name)
+            }
+            _ => format!("Correct PodTransitionRule {}", denying.object.set.name),
+        };
+        Some(Verdict::Held {
+            by: vec![self.name(BudgetKind::PodTransitionRule, pod, &denying.object.set.name)],
+            reason: message.to_owned(),
+            remedy,
+        })
+    }
+
+    /// Why it is not known how many of the Pods may go together with this one, as a clause. `None` if it is known.
+    fn unknown_reason(&self, pod: &Pod) -> Option<String> {
+        if let Err(why) = &self.observed.rules
+            && pod.is_managed()
+            && self.observed.excluded.is_none()
+        {
+            return Some(format!("its rules are not known: {why}"));
+        }
+        if let Err(why) = &self.observed.disruption_budgets
+            && !is_never_asked_about(pod)
+        {
+            return Some(format!("its PodDisruptionBudgets are not known: {why}"));
+        }
+        let mut rules = self.rules.iter();
+        let uncounted = rules.find(|rule| {
+            rule.budget == RuleBudget::NotCounted
+                && matches!(
+                    rule.object.set.availability_rules(pod),
+                    AvailabilityRules::Held(_)
+                )
+        })?;
+        Some(format!(
+            "the server has not counted the Pods of PodTransitionRule {} yet; if this does not change, check whether the \
+             server runs",
+            uncounted.object.set.name
+        ))
+    }
+
+    fn shares(
+        &self,
+        pod: &Pod,
+        budgets: &[Budget],
+        is_refused: bool,
+        is_lifecycle: bool,
+    ) -> Vec<Share> {
+        let rules = self.rules.iter().filter(|rule| rule.index < budgets.len());
+        let rules = rules.filter_map(|rule| {
+            let size = budgets[rule.index].size;
+            rule_share(rule.object, pod, rule.index, size, is_refused)
+        });
+        // Once the lifecycle has begun, no PodDisruptionBudget is asked.
+        let pdbs = self.pdbs.iter().filter(|_| !is_lifecycle);
+        let pdbs = pdbs.filter_map(|(object, index)| pdb_share(object, pod, *index));
+        rules.chain(pdbs).collect()
+    }
+
+    /// The objects of the namespace that a message of the API server names.
+    fn named_objects(&self, message: &str) -> Vec<BudgetName> {
+        let rules = self.rules.iter().map(|rule| {
+            (
+                BudgetKind::PodTransitionRule,
+                &rule.object.set.namespace,
+                &rule.object.set.name,
+            )
+        });
+        let pdbs = self.pdbs.iter().map(|(object, _)| {
+            (
+                BudgetKind::PodDisruptionBudget,
+                &object.namespace,
+                &object.name,
+            )
+        });
+        let all = rules.chain(pdbs).map(|(kind, namespace, name)| BudgetName {
+            kind,
+            namespace: namespace.clone(),
+            name: name.clone(),
+        });
+        all.filter(|name| is_named(message, name)).collect()
+    }
+
+    fn name(&self, kind: BudgetKind, pod: &Pod, name: &str) -> BudgetName {
+        BudgetName {
+            kind,
+            namespace: pod.metadata.namespace.clone(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// Whether a message names the object, in the words of the server or of the API server.
+fn is_named(message: &str, object: &BudgetName) -> bool {
+    let phrase = match object.kind {
+        BudgetKind::PodTransitionRule => format!("PodTransitionRule {}", object.name),
+        BudgetKind::PodDisruptionBudget => format!("disruption budget {}", object.name),
+    };
+    let ends_there = |rest: &str| {
+        let next = rest.chars().next();
+        next.is_none_or(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '.'))
+            || rest.starts_with(". ")
+    };
+    message
+        .match_indices(&phrase)
+        .any(|(at, _)| ends_there(&message[at + phrase.len()..]))
+}
