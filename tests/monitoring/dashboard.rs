@@ -24,7 +24,9 @@ pub fn targets(dashboard: &Value) -> Vec<(String, Value)> {
     let of_panel = |panel: &Value| {
         let title = text(panel, "title").to_owned();
         let targets = panel["targets"].as_array().unwrap().clone();
-        targets.into_iter().map(move |target| (title.clone(), target))
+        targets
+            .into_iter()
+            .map(move |target| (title.clone(), target))
     };
     panels(dashboard).into_iter().flat_map(of_panel).collect()
 }
@@ -49,7 +51,10 @@ fn every_panel_has_title_description_and_unit() {
         let title = text(panel, "title");
         assert!(!title.is_empty() && titles.insert(title), "{title}");
         assert!(text(panel, "description").ends_with('.'), "{title}");
-        assert!(!text(&panel["fieldConfig"]["defaults"], "unit").is_empty(), "{title}");
+        assert!(
+            !text(&panel["fieldConfig"]["defaults"], "unit").is_empty(),
+            "{title}"
+        );
         let targets = panel["targets"].as_array().unwrap();
         assert!(!targets.is_empty(), "{title}");
         for part in targets.iter().chain([panel]) {
@@ -85,12 +90,18 @@ fn panels_have_places_and_numbers_of_their_own() {
 fn variables_are_data_source_namespace_and_name() {
     let dashboard = load();
     let variables = dashboard["templating"]["list"].as_array().unwrap();
-    let names: Vec<_> = variables.iter().map(|variable| text(variable, "name")).collect();
+    let names: Vec<_> = variables
+        .iter()
+        .map(|variable| text(variable, "name"))
+        .collect();
     assert_eq!(names, ["datasource", "namespace", "name"]);
     assert_eq!(variables[0]["type"], "datasource");
     assert_eq!(variables[0]["query"], "prometheus");
     for variable in &variables[1..] {
         assert_eq!(variable["datasource"]["uid"], "${datasource}");
-        assert_eq!((&variable["multi"], &variable["includeAll"]), (&true.into(), &true.into()));
+        assert_eq!(
+            (&variable["multi"], &variable["includeAll"]),
+            (&true.into(), &true.into())
+        );
     }
 }

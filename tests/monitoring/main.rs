@@ -10,13 +10,15 @@ mod promtool;
 mod queries;
 mod schema;
 mod state_metrics;
+mod values;
 
 // This program uses a part of the fixtures of CollaSets.
 #[allow(dead_code)]
 #[path = "../collaset/fixtures.rs"]
 mod sets;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -50,4 +52,15 @@ fn all_alarms() -> Vec<Value> {
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     let found = value[field].as_str();
     found.unwrap_or_else(|| panic!("no text {field} in {value}"))
+}
+
+/// Runs a command of docs/monitoring.md in a directory that looks like the repository.
+fn run_in_repository(directory: &Path, script: &str) {
+    let link = directory.join("manifests");
+    if !link.exists() {
+        std::os::unix::fs::symlink(root().join("manifests"), link).unwrap();
+    }
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", script]).current_dir(directory);
+    assert!(shell.status().unwrap().success(), "{script}");
 }

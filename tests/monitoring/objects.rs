@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
-use kube::Api;
 use operating::api::operationjob::OperationJob;
 use operating::api::poddecoration::PodDecoration;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
@@ -46,7 +46,9 @@ impl Ground {
         let series = read_as(bed, &scope, &reader).await;
         for (kind, api) in deleted {
             let free = json!({ "metadata": { "finalizers": null } });
-            let freed = api.patch("gone", &PatchParams::default(), &Patch::Merge(free)).await;
+            let freed = api
+                .patch("gone", &PatchParams::default(), &Patch::Merge(free))
+                .await;
             freed.unwrap_or_else(|error| panic!("{kind}: {error}"));
         }
         drop(sets);
@@ -60,16 +62,22 @@ async fn held_rule(scope: &Scope) {
     let pods = scope.web_under_rule(3, json!(1)).await;
     scope.begin(&pods[0], "upgrade").await.unwrap();
     let is_used_up = |s: &PodTransitionRuleStatus| s.disruptions_allowed == Some(0);
-    scope.until_status("web", "a used up budget", is_used_up).await;
+    scope
+        .until_status("web", "a used up budget", is_used_up)
+        .await;
     scope.begin(&pods[1], "upgrade").await.unwrap();
     let waits = |s: &PodTransitionRuleStatus| s.waiting_pods == 1 && s.unavailable_pods == 1;
     scope.until_status("web", "a Pod that waits", waits).await;
     let selector = json!({ "matchLabels": { "app": "nobody" } });
-    let rule = [json!({ "name": "a", "labelCheck": { "requires": { "matchLabels": { "go": "1" } } } })];
+    let rule =
+        [json!({ "name": "a", "labelCheck": { "requires": { "matchLabels": { "go": "1" } } } })];
     let spec = json!({ "selector": selector, "rules": rule });
     scope.try_rule("empty", spec).await.unwrap();
-    let is_matched = |s: &PodTransitionRuleStatus| s.conditions.iter().any(|c| c.type_ == "Matched");
-    scope.until_status("empty", "its condition", is_matched).await;
+    let is_matched =
+        |s: &PodTransitionRuleStatus| s.conditions.iter().any(|c| c.type_ == "Matched");
+    scope
+        .until_status("empty", "its condition", is_matched)
+        .await;
 }
 
 /// A CollaSet that pauses after a step of its rollout, and a CollaSet whose image can't be pulled.
@@ -85,7 +93,9 @@ async fn sets(scope: &Scope) -> [Set<'_>; 2] {
         let step = status.rollout.as_ref().map(|rollout| rollout.step);
         step == Some(2) && status.updated_available_replicas == 1 && status.available_replicas == 4
     };
-    stepped.until("the pause after the first step", paused).await;
+    stepped
+        .until("the pause after the first step", paused)
+        .await;
     let part = json!({
         "progressDeadlineSeconds": 1,
         "template": { "spec": { "containers": [{ "name": "app", "image": "app:non-exist" }] } },
@@ -93,7 +103,11 @@ async fn sets(scope: &Scope) -> [Set<'_>; 2] {
     let stuck = Set::unsettled(scope, "stuck", 1, part).await;
     let is_stalled = |set: &operating::api::collaset::CollaSet| {
         let status = set.status.as_ref();
-        status.is_some_and(|s| s.conditions.iter().any(|c| c.type_ == "Stalled" && c.status == "True"))
+        status.is_some_and(|s| {
+            s.conditions
+                .iter()
+                .any(|c| c.type_ == "Stalled" && c.status == "True")
+        })
     };
     stuck.until("it to be stalled", is_stalled).await;
     [stepped, stuck]
@@ -113,11 +127,16 @@ fn decoration_object(name: &str, image: &str) -> Value {
 /// A PodDecoration whose partition keeps one of two Pods on the former revision.
 async fn decoration(scope: &Scope) {
     let api: Api<PodDecoration> = scope.api();
-    scope.store::<PodDecoration>(decoration_object("side", "side:1")).await;
+    scope
+        .store::<PodDecoration>(decoration_object("side", "side:1"))
+        .await;
     let until = async |description: &str, updated: i32| {
         wait::until(description, async || {
             let status = api.get("side").await.unwrap().status.unwrap_or_default();
-            let is_ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+            let is_ready = status
+                .conditions
+                .iter()
+                .any(|c| c.type_ == "Ready" && c.status == "True");
             is_ready && (status.matched_pods, status.updated_available_pods) == (2, updated)
         })
         .await;
@@ -130,7 +149,9 @@ async fn decoration(scope: &Scope) {
     .await;
     let image = decoration_object("side", "side:2")["spec"].clone();
     let patch = Patch::Merge(json!({ "spec": image }));
-    api.patch("side", &PatchParams::default(), &patch).await.unwrap();
+    api.patch("side", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
     until("one of two Pods with the updated revision", 1).await;
 }
 
@@ -168,7 +189,12 @@ async fn deleted_objects(scope: &Scope) -> Vec<(&'static str, Api<DynamicObject>
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule", "metadata": { "name": "gone" },
         "spec": testbed::scope::availability(json!({ "app": "gone" }), json!(1)),
     });
-    let objects = [rule, set, decoration_object("gone", "side:1"), job_object("gone")];
+    let objects = [
+        rule,
+        set,
+        decoration_object("gone", "side:1"),
+        job_object("gone"),
+    ];
     let mut apis = Vec::new();
     for ((kind, plural), mut object) in KINDS.into_iter().zip(objects) {
         object["metadata"]["finalizers"] = json!(["example.com/keep"]);
@@ -203,7 +229,9 @@ fn dynamic(scope: &Scope, kind: &str, plural: &str) -> Api<DynamicObject> {
 /// A service account with the rights of kube-state-metrics, as docs/monitoring.md gives them.
 async fn reader(bed: &Bed, scope: &Scope) -> String {
     let rights = crate::root().join(RIGHTS);
-    bed.ask_kubectl(&["apply", "-f", rights.to_str().unwrap()]).await.success();
+    bed.ask_kubectl(&["apply", "-f", rights.to_str().unwrap()])
+        .await
+        .success();
     let account = format!("{}:kube-state-metrics", scope.namespace);
     let binding = [
         "create".to_owned(),
@@ -212,7 +240,9 @@ async fn reader(bed: &Bed, scope: &Scope) -> String {
         format!("--clusterrole={ROLE}"),
         format!("--serviceaccount={account}"),
     ];
-    bed.ask_kubectl(&binding.each_ref().map(String::as_str)).await.success();
+    bed.ask_kubectl(&binding.each_ref().map(String::as_str))
+        .await
+        .success();
     format!("--as=system:serviceaccount:{account}")
 }
 
@@ -227,14 +257,22 @@ async fn read_as(bed: &Bed, scope: &Scope, reader: &str) -> Vec<Series> {
         let list = bed.ask_kubectl(&list).await.json();
         let watch = ["auth", "can-i", "watch", &plural, "-A", reader];
         bed.ask_kubectl(&watch).await.success();
-        series.extend(list["items"].as_array().unwrap().iter().flat_map(|o| configuration.series(o)));
+        series.extend(
+            list["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .flat_map(|o| configuration.series(o)),
+        );
     }
     for (verb, kind, may) in [
         ("watch", "customresourcedefinitions", true),
         ("list", "secrets", false),
         ("patch", "podtransitionrules", false),
     ] {
-        let said = bed.ask_kubectl(&["auth", "can-i", verb, kind, "-A", reader]).await;
+        let said = bed
+            .ask_kubectl(&["auth", "can-i", verb, kind, "-A", reader])
+            .await;
         assert_eq!(said.succeeded(), may, "{verb} {kind}: {said:?}");
     }
     series
@@ -250,24 +288,50 @@ async fn every_series_has_the_value_of_its_object() {
     let ground = Ground::shared().await;
     let value = |metric: &str, name: &str, more: &[(&str, &str)]| -> Option<f64> {
         let wanted = [&[("name", name)], more].concat();
-        let mut found = ground.series.iter().filter(|s| s.metric == metric && labels(s, &wanted));
+        let mut found = ground
+            .series
+            .iter()
+            .filter(|s| s.metric == metric && labels(s, &wanted));
         let first = found.next().map(|series| series.value);
-        assert!(found.next().is_none(), "two series {metric} of {name} {more:?}");
+        assert!(
+            found.next().is_none(),
+            "two series {metric} of {name} {more:?}"
+        );
         first
     };
     for (metric, name, expected) in [
         ("podtransitionrule_status_expected_pods", "web", Some(3.0)),
         ("podtransitionrule_status_selected_pods", "web", Some(3.0)),
         ("podtransitionrule_status_available_pods", "web", Some(2.0)),
-        ("podtransitionrule_status_unavailable_pods", "web", Some(1.0)),
-        ("podtransitionrule_status_unavailable_limit", "web", Some(1.0)),
-        ("podtransitionrule_status_disruptions_allowed", "web", Some(0.0)),
+        (
+            "podtransitionrule_status_unavailable_pods",
+            "web",
+            Some(1.0),
+        ),
+        (
+            "podtransitionrule_status_unavailable_limit",
+            "web",
+            Some(1.0),
+        ),
+        (
+            "podtransitionrule_status_disruptions_allowed",
+            "web",
+            Some(0.0),
+        ),
         ("podtransitionrule_status_waiting_pods", "web", Some(1.0)),
         ("podtransitionrule_metadata_generation", "web", Some(1.0)),
-        ("podtransitionrule_status_observed_generation", "web", Some(1.0)),
+        (
+            "podtransitionrule_status_observed_generation",
+            "web",
+            Some(1.0),
+        ),
         ("podtransitionrule_deletion_timestamp", "web", None),
         ("podtransitionrule_status_unavailable_limit", "empty", None),
-        ("podtransitionrule_status_disruptions_allowed", "empty", None),
+        (
+            "podtransitionrule_status_disruptions_allowed",
+            "empty",
+            None,
+        ),
         ("podtransitionrule_status_waiting_pods", "empty", Some(0.0)),
         ("collaset_spec_replicas", "stepped", Some(4.0)),
         ("collaset_spec_paused", "stepped", Some(0.0)),
@@ -279,8 +343,16 @@ async fn every_series_has_the_value_of_its_object() {
         ("collaset_status_ready_replicas", "stepped", Some(4.0)),
         ("collaset_status_available_replicas", "stepped", Some(4.0)),
         ("collaset_status_updated_replicas", "stepped", Some(1.0)),
-        ("collaset_status_updated_ready_replicas", "stepped", Some(1.0)),
-        ("collaset_status_updated_available_replicas", "stepped", Some(1.0)),
+        (
+            "collaset_status_updated_ready_replicas",
+            "stepped",
+            Some(1.0),
+        ),
+        (
+            "collaset_status_updated_available_replicas",
+            "stepped",
+            Some(1.0),
+        ),
         ("collaset_status_operating_replicas", "stepped", Some(0.0)),
         ("collaset_status_terminating_replicas", "stepped", Some(0.0)),
         ("collaset_status_rollout_step", "stepped", Some(2.0)),
@@ -296,31 +368,86 @@ async fn every_series_has_the_value_of_its_object() {
         ("poddecoration_status_injected_pods", "side", Some(2.0)),
         ("poddecoration_status_updated_pods", "side", Some(1.0)),
         ("poddecoration_status_updated_ready_pods", "side", Some(1.0)),
-        ("poddecoration_status_updated_available_pods", "side", Some(1.0)),
+        (
+            "poddecoration_status_updated_available_pods",
+            "side",
+            Some(1.0),
+        ),
         ("operationjob_spec_partition", "failed", Some(1.0)),
         ("operationjob_status_targets", "failed", Some(1.0)),
         ("operationjob_status_succeeded_targets", "failed", Some(0.0)),
         ("operationjob_status_failed_targets", "failed", Some(1.0)),
     ] {
-        assert_eq!(value(&format!("kube_{metric}"), name, &[]), expected, "{metric} of {name}");
+        assert_eq!(
+            value(&format!("kube_{metric}"), name, &[]),
+            expected,
+            "{metric} of {name}"
+        );
     }
     for (kind, name, type_, status, reason, expected) in [
-        ("podtransitionrule", "web", "Enforced", "True", "Enforced", 1.0),
-        ("podtransitionrule", "empty", "Matched", "False", "NoPodsMatched", 0.0),
+        (
+            "podtransitionrule",
+            "web",
+            "Enforced",
+            "True",
+            "Enforced",
+            1.0,
+        ),
+        (
+            "podtransitionrule",
+            "empty",
+            "Matched",
+            "False",
+            "NoPodsMatched",
+            0.0,
+        ),
         ("collaset", "stepped", "Update", "False", "StepPaused", 0.0),
-        ("collaset", "stuck", "Stalled", "True", "ProgressDeadlineExceeded", 1.0),
+        (
+            "collaset",
+            "stuck",
+            "Stalled",
+            "True",
+            "ProgressDeadlineExceeded",
+            1.0,
+        ),
         ("poddecoration", "side", "Ready", "True", "AsWanted", 1.0),
-        ("operationjob", "failed", "Stalled", "True", "TargetsFailed", 1.0),
+        (
+            "operationjob",
+            "failed",
+            "Stalled",
+            "True",
+            "TargetsFailed",
+            1.0,
+        ),
     ] {
         let metric = format!("kube_{kind}_status_condition");
         let labels = [("type", type_), ("status", status), ("reason", reason)];
-        let of_object = ground.series.iter().filter(|s| s.metric == metric && labels_of(s, name));
+        let of_object = ground
+            .series
+            .iter()
+            .filter(|s| s.metric == metric && labels_of(s, name));
         let all: Vec<_> = of_object.collect();
-        assert_eq!(value(&metric, name, &labels), Some(expected), "{name}: {all:?}");
+        assert_eq!(
+            value(&metric, name, &labels),
+            Some(expected),
+            "{name}: {all:?}"
+        );
     }
-    let progress = |progress| value("kube_operationjob_status_progress", "failed", &[("progress", progress)]);
-    assert_eq!(["Pending", "Processing", "Succeeded", "Failed"].map(progress), [0.0, 0.0, 0.0, 1.0].map(Some));
-    assert_eq!(value("kube_operationjob_info", "failed", &[("action", "Replace")]), Some(1.0));
+    let progress = |progress| {
+        value(
+            "kube_operationjob_status_progress",
+            "failed",
+            &[("progress", progress)],
+        )
+    };
+    assert_eq!(
+        ["Pending", "Processing", "Succeeded", "Failed"].map(progress),
+        [0.0, 0.0, 0.0, 1.0].map(Some)
+    );
+    assert_eq!(
+        value("kube_operationjob_info", "failed", &[("action", "Replace")]),
+        Some(1.0)
+    );
     let policy = [("pod_upgrade_policy", "InPlaceIfPossible")];
     assert_eq!(value("kube_collaset_info", "stepped", &policy), Some(1.0));
     let now = jiff::Timestamp::now().as_second() as f64;
@@ -343,7 +470,11 @@ async fn every_metric_of_the_file_has_a_series() {
         let metrics = resource.metrics.iter();
         metrics.map(|metric| resource.name_of(metric))
     });
-    let made: BTreeSet<_> = ground.series.iter().map(|series| series.metric.clone()).collect();
+    let made: BTreeSet<_> = ground
+        .series
+        .iter()
+        .map(|series| series.metric.clone())
+        .collect();
     assert_eq!(names.collect::<BTreeSet<_>>(), made);
     // Prometheus rejects a scrape in which two series have the same labels.
     let mut seen = BTreeMap::new();

@@ -10,7 +10,10 @@ const HEADINGS: [&str; 4] = ["## Meaning", "## Impact", "## Diagnosis", "## What
 
 fn names() -> BTreeSet<String> {
     let alarms = all_alarms();
-    let names: BTreeSet<_> = alarms.iter().map(|alarm| text(alarm, "alert").to_owned()).collect();
+    let names: BTreeSet<_> = alarms
+        .iter()
+        .map(|alarm| text(alarm, "alert").to_owned())
+        .collect();
     assert_eq!(names.len(), alarms.len(), "an alarm stands twice");
     names
 }
@@ -19,7 +22,9 @@ fn names() -> BTreeSet<String> {
 fn every_alarm_has_a_page_and_every_page_an_alarm() {
     let files = fs::read_dir(root().join("docs/alarms")).unwrap();
     let pages = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-    let pages: BTreeSet<_> = pages.map(|page| page.strip_suffix(".md").unwrap().to_owned()).collect();
+    let pages: BTreeSet<_> = pages
+        .map(|page| page.strip_suffix(".md").unwrap().to_owned())
+        .collect();
     assert_eq!(pages, names());
 }
 
@@ -41,7 +46,10 @@ fn every_page_has_all_parts() {
         let name = text(&alarm, "alert");
         let page = read(&format!("docs/alarms/{name}.md"));
         assert!(page.starts_with(&format!("# {name}\n")), "{name}");
-        let headings: Vec<_> = page.lines().filter(|line| line.starts_with("## ")).collect();
+        let headings: Vec<_> = page
+            .lines()
+            .filter(|line| line.starts_with("## "))
+            .collect();
         assert_eq!(headings, HEADINGS, "{name}");
         let (_, diagnosis) = page.split_once(HEADINGS[2]).unwrap();
         let (diagnosis, _) = diagnosis.split_once("\n## ").unwrap();
@@ -60,6 +68,9 @@ fn every_page_has_all_parts() {
 fn page_on_call_lists_every_alarm() {
     let page = read("docs/on-call.md");
     for name in names() {
-        assert!(page.contains(&format!("| [{name}](alarms/{name}.md) |")), "{name}");
+        assert!(
+            page.contains(&format!("| [{name}](alarms/{name}.md) |")),
+            "{name}"
+        );
     }
 }

@@ -10,7 +10,7 @@ use testbed::source_files::sources_below;
 
 use crate::objects::Ground;
 use crate::state_metrics::exposition;
-use crate::{all_alarms, alarms, dashboard, text};
+use crate::{alarms, all_alarms, dashboard, text};
 
 /// The labels that Prometheus adds to each series of a target.
 const TARGET_LABELS: [&str; 2] = ["instance", "job"];
@@ -36,12 +36,24 @@ struct Selector {
 /// Parses queries by Prometheus's parser.
 fn parse(queries: &[String]) -> Vec<Query> {
     let mut command = Command::new(testbed::binaries::alarms().unwrap());
-    command.arg("queries").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+        .arg("queries")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let input = json!(queries).to_string();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -79,11 +91,24 @@ async fn known() -> BTreeMap<String, BTreeSet<String>> {
     labels_of_metrics(&texts)
 }
 
+/// The labels of the metric of a selector. Without the name of a metric, they are those of a metric that has all labels of
+/// the selector.
+fn labels_of<'a>(
+    selector: &Selector,
+    known: &'a BTreeMap<String, BTreeSet<String>>,
+) -> Option<&'a BTreeSet<String>> {
+    let has_all = |labels: &&BTreeSet<String>| selector.labels.iter().all(|l| labels.contains(l));
+    match selector.metric.as_str() {
+        "" => known.values().find(has_all),
+        metric => known.get(metric),
+    }
+}
+
 /// What a query names that no scrape has.
 fn unknown(query: &Query, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let mut unknown = Vec::new();
     for selector in &query.selectors {
-        let Some(labels) = known.get(&selector.metric) else {
+        let Some(labels) = labels_of(selector, known) else {
             unknown.push(format!("metric {:?}", selector.metric));
             continue;
         };
@@ -98,7 +123,8 @@ fn unknown(query: &Query, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<Str
 
 /// Whether the result of a query has a label.
 fn has_label(query: &Query, label: &str, known: &BTreeMap<String, BTreeSet<String>>) -> bool {
-    let of_metric = |selector: &Selector| known.get(&selector.metric).is_some_and(|l| l.contains(label));
+    let of_metric =
+        |selector: &Selector| labels_of(selector, known).is_some_and(|l| l.contains(label));
     match query.all {
         true => TARGET_LABELS.contains(&label) || query.selectors.first().is_some_and(of_metric),
         false => query.result.iter().any(|l| l == label),
@@ -108,20 +134,32 @@ fn has_label(query: &Query, label: &str, known: &BTreeMap<String, BTreeSet<Strin
 /// The texts between these marks.
 fn between<'a>(text: &'a str, open: &str, close: &str) -> Vec<&'a str> {
     let parts = text.split(open).skip(1);
-    parts.filter_map(|part| Some(part.split_once(close)?.0.trim())).collect()
+    parts
+        .filter_map(|part| Some(part.split_once(close)?.0.trim()))
+        .collect()
 }
 
 #[tokio::test]
 async fn alarms_name_existing_metrics_and_labels() {
     let known = known().await;
     let alarms = all_alarms();
-    let queries: Vec<_> = alarms.iter().map(|alarm| text(alarm, "expr").to_owned()).collect();
+    let queries: Vec<_> = alarms
+        .iter()
+        .map(|alarm| text(alarm, "expr").to_owned())
+        .collect();
     let mut wrong = Vec::new();
     for (alarm, query) in alarms.iter().zip(parse(&queries)) {
         let name = text(alarm, "alert");
-        wrong.extend(unknown(&query, &known).into_iter().map(|what| format!("{name}: {what}")));
+        wrong.extend(
+            unknown(&query, &known)
+                .into_iter()
+                .map(|what| format!("{name}: {what}")),
+        );
         // Alternatives of `or` have their own labels; Prometheus shows an absent label as an empty text.
-        if queries.iter().any(|q| q == text(alarm, "expr") && q.contains(" or ")) {
+        if queries
+            .iter()
+            .any(|q| q == text(alarm, "expr") && q.contains(" or "))
+        {
             continue;
         }
         for part in between(text(&alarm["annotations"], "summary"), "$labels.", "}") {
@@ -138,16 +176,27 @@ async fn alarms_name_existing_metrics_and_labels() {
 #[test]
 fn object_alarms_match_values_of_the_program() {
     let alarms = alarms("object-alarms");
-    let queries: Vec<_> = alarms.iter().map(|alarm| text(alarm, "expr").to_owned()).collect();
-    let sources: Vec<_> = sources_below("src").into_iter().map(|file| file.text).collect();
+    let queries: Vec<_> = alarms
+        .iter()
+        .map(|alarm| text(alarm, "expr").to_owned())
+        .collect();
+    let sources: Vec<_> = sources_below("src")
+        .into_iter()
+        .map(|file| file.text)
+        .collect();
     let mut values = BTreeSet::new();
-    for selector in parse(&queries).into_iter().flat_map(|query| query.selectors) {
+    for selector in parse(&queries)
+        .into_iter()
+        .flat_map(|query| query.selectors)
+    {
         let patterns = selector.matchers.into_values().flatten();
         values.extend(patterns.flat_map(|p| p.split('|').map(str::to_owned).collect::<Vec<_>>()));
     }
     assert!(values.len() > 8, "{values:?}");
     for value in values {
-        let is_used = sources.iter().any(|source| source.contains(&format!("\"{value}\"")));
+        let is_used = sources
+            .iter()
+            .any(|source| source.contains(&format!("\"{value}\"")));
         assert!(is_used, "{value}");
     }
 }
@@ -157,10 +206,17 @@ async fn dashboard_names_existing_metrics_and_labels() {
     let known = known().await;
     let dashboard = dashboard::load();
     let targets = dashboard::targets(&dashboard);
-    let queries: Vec<_> = targets.iter().map(|(_, target)| dashboard::query(target)).collect();
+    let queries: Vec<_> = targets
+        .iter()
+        .map(|(_, target)| dashboard::query(target))
+        .collect();
     let mut wrong = Vec::new();
     for ((title, target), query) in targets.iter().zip(parse(&queries)) {
-        wrong.extend(unknown(&query, &known).into_iter().map(|what| format!("{title}: {what}")));
+        wrong.extend(
+            unknown(&query, &known)
+                .into_iter()
+                .map(|what| format!("{title}: {what}")),
+        );
         for label in between(text(target, "legendFormat"), "{{", "}}") {
             if !has_label(&query, label, &known) {
                 wrong.push(format!("{title}: legend {label}"));
@@ -171,7 +227,9 @@ async fn dashboard_names_existing_metrics_and_labels() {
         let Some(query) = variable["query"]["query"].as_str() else {
             continue;
         };
-        let inside = query.strip_prefix("label_values(").and_then(|q| q.strip_suffix(')'));
+        let inside = query
+            .strip_prefix("label_values(")
+            .and_then(|q| q.strip_suffix(')'));
         let (selector, label) = inside.and_then(|q| q.rsplit_once(", ")).unwrap();
         let parsed = parse(&[dashboard::substitute(selector)]);
         wrong.extend(unknown(&parsed[0], &known));
@@ -187,21 +245,45 @@ async fn dashboard_names_existing_metrics_and_labels() {
 async fn planted_unknown_names_are_found() {
     let known = known().await;
     for (query, legend, expected) in [
-        ("sum by (reason) (rate(operating_denials_total[5m]))", "reason", vec![]),
-        ("operating_denial_total", "reason", vec!["metric \"operating_denial_total\""]),
-        ("sum by (cause) (operating_denials_total)", "cause", vec!["label cause of operating_denials_total"]),
-        ("operating_leader{replica=\"a\"}", "instance", vec!["label replica of operating_leader"]),
-        ("kube_collaset_status_replicas and on (zone) kube_collaset_spec_replicas", "name", vec![
-            "label zone of kube_collaset_status_replicas",
-            "label zone of kube_collaset_spec_replicas",
-        ]),
+        (
+            "sum by (reason) (rate(operating_denials_total[5m]))",
+            "reason",
+            vec![],
+        ),
+        (
+            "operating_denial_total",
+            "reason",
+            vec!["metric \"operating_denial_total\""],
+        ),
+        (
+            "sum by (cause) (operating_denials_total)",
+            "cause",
+            vec!["label cause of operating_denials_total"],
+        ),
+        (
+            "operating_leader{replica=\"a\"}",
+            "instance",
+            vec!["label replica of operating_leader"],
+        ),
+        (
+            "kube_collaset_status_replicas and on (zone) kube_collaset_spec_replicas",
+            "name",
+            vec![
+                "label zone of kube_collaset_status_replicas",
+                "label zone of kube_collaset_spec_replicas",
+            ],
+        ),
     ] {
         let parsed = &parse(&[query.to_owned()])[0];
         assert_eq!(unknown(parsed, &known), expected, "{query}");
         assert_eq!(has_label(parsed, "verdict", &known), false, "{query}");
-        assert!(expected.len() == 1 || has_label(parsed, legend, &known), "{query}");
+        assert!(
+            expected.len() == 1 || has_label(parsed, legend, &known),
+            "{query}"
+        );
     }
-    let quantile = "histogram_quantile(0.9, sum by (le, route) (operating_review_duration_seconds_bucket))";
+    let quantile =
+        "histogram_quantile(0.9, sum by (le, route) (operating_review_duration_seconds_bucket))";
     let parsed = &parse(&[quantile.to_owned()])[0];
     assert!(has_label(parsed, "route", &known) && !has_label(parsed, "le", &known));
 }

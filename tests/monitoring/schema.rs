@@ -35,7 +35,11 @@ fn every_path_is_a_field_of_the_definition() {
 #[test]
 fn planted_misspelt_paths_are_found() {
     let gauge = |gauge: Value| json!({ "name": "m", "help": "h", "each": { "type": "Gauge", "gauge": gauge } });
-    let conditions = |labels: Value, value: &str| gauge(json!({ "path": ["status", "conditions"], "labelsFromPath": labels, "valueFrom": [value] }));
+    let conditions = |labels: Value, value: &str| {
+        gauge(
+            json!({ "path": ["status", "conditions"], "labelsFromPath": labels, "valueFrom": [value] }),
+        )
+    };
     let state = |path: &str| json!({ "name": "m", "help": "h", "each": { "type": "StateSet", "stateSet": { "path": ["status", path], "labelName": "l", "list": ["a"] } } });
     let info = |path: &str| json!({ "name": "m", "help": "h", "each": { "type": "Info", "info": { "labelsFromPath": { "l": ["status", path] } } } });
     let configuration = Configuration::parse(&read(FILE));
@@ -46,7 +50,10 @@ fn planted_misspelt_paths_are_found() {
         (gauge(json!({ "path": ["status", "replicas"] })), true),
         (gauge(json!({ "path": ["status", "replica"] })), false),
         (gauge(json!({ "path": ["metadata", "generations"] })), false),
-        (gauge(json!({ "path": ["status", "currentRevision"] })), false),
+        (
+            gauge(json!({ "path": ["status", "currentRevision"] })),
+            false,
+        ),
         (gauge(json!({ "path": ["status", "rollout"] })), false),
         (conditions(json!({ "type": ["type"] }), "status"), true),
         (conditions(json!({ "type": ["typ"] }), "status"), false),
@@ -87,28 +94,40 @@ fn field<'a>(schema: &'a Value, path: &[String]) -> Option<&'a Value> {
 
 /// What is wrong with the paths of a metric.
 fn problem(schema: &Value, metric: &Metric) -> Option<String> {
-    let is_text = |schema: &Value, path: &Vec<String>| field(schema, path).is_some_and(|f| f["type"] == "string");
+    let is_text = |schema: &Value, path: &Vec<String>| {
+        field(schema, path).is_some_and(|f| f["type"] == "string")
+    };
     match &metric.each {
         Each::Gauge { gauge } => {
             let Some(target) = field(schema, &gauge.path) else {
                 return Some(format!("no field {:?}", gauge.path));
             };
-            let element = if target["type"] == "array" { &target["items"] } else { target };
+            let element = if target["type"] == "array" {
+                &target["items"]
+            } else {
+                target
+            };
             let Some(value) = field(element, &gauge.value_from) else {
                 return Some(format!("no field {:?}", gauge.value_from));
             };
             // Times and the status of a condition are texts that count as numbers.
             let is_status = target["type"] == "array" && gauge.value_from == ["status"];
-            let is_number = ["integer", "number", "boolean"].iter().any(|kind| value["type"] == *kind);
+            let is_number = ["integer", "number", "boolean"]
+                .iter()
+                .any(|kind| value["type"] == *kind);
             if !is_number && !is_status && value["format"] != "date-time" {
                 return Some(format!("{:?} is no number: {value}", gauge.path));
             }
             let mut labels = gauge.labels_from_path.values();
-            labels.find(|path| !is_text(element, path)).map(|path| format!("no text {path:?}"))
+            labels
+                .find(|path| !is_text(element, path))
+                .map(|path| format!("no text {path:?}"))
         }
         Each::Info { info } => {
             let mut labels = info.labels_from_path.values();
-            labels.find(|path| !is_text(schema, path)).map(|path| format!("no text {path:?}"))
+            labels
+                .find(|path| !is_text(schema, path))
+                .map(|path| format!("no text {path:?}"))
         }
         Each::StateSet { state_set } => {
             (!is_text(schema, &state_set.path)).then(|| format!("no text {:?}", state_set.path))

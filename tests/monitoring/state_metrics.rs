@@ -52,8 +52,12 @@ pub struct Metric {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum Each {
-    Gauge { gauge: Gauge },
-    Info { info: Info },
+    Gauge {
+        gauge: Gauge,
+    },
+    Info {
+        info: Info,
+    },
     StateSet {
         #[serde(rename = "stateSet")]
         state_set: StateSet,
@@ -127,8 +131,11 @@ impl Resource {
     fn series(&self, object: &Value) -> Vec<Series> {
         let kind = &self.group_version_kind;
         let mut base = labels_at(object, &self.labels_from_path);
-        for (label, value) in [("group", &kind.group), ("version", &kind.version), ("kind", &kind.kind)]
-        {
+        for (label, value) in [
+            ("group", &kind.group),
+            ("version", &kind.version),
+            ("kind", &kind.kind),
+        ] {
             base.insert(format!("customresource_{label}"), value.clone());
         }
         let mut all = Vec::new();
@@ -138,7 +145,11 @@ impl Resource {
                 let mut labels = base.clone();
                 labels.extend(own);
                 let metric = self.name_of(metric);
-                all.push(Series { metric, labels, value });
+                all.push(Series {
+                    metric,
+                    labels,
+                    value,
+                });
             }
         }
         all
@@ -175,7 +186,9 @@ impl Gauge {
         let found = resolve(object, &self.path);
         let elements = match &found {
             Value::Array(elements) => elements.clone(),
-            Value::Object(_) => panic!("{:?} leads to an object, which is not evaluated", self.path),
+            Value::Object(_) => {
+                panic!("{:?} leads to an object, which is not evaluated", self.path)
+            }
             _ => vec![found],
         };
         let value = |element: &Value| {
@@ -233,7 +246,12 @@ fn number(value: &Value) -> Option<f64> {
 /// The series in the text format of Prometheus.
 pub fn exposition(series: &[Series]) -> String {
     let mut text = String::new();
-    for Series { metric, labels, value } in series {
+    for Series {
+        metric,
+        labels,
+        value,
+    } in series
+    {
         let labels: Vec<_> = labels.iter().map(|(k, v)| format!("{k}={v:?}")).collect();
         writeln!(text, "{metric}{{{}}} {value}", labels.join(",")).unwrap();
     }
@@ -293,8 +311,10 @@ fn every_type_of_metric_is_evaluated() {
 
 #[test]
 fn absent_fields_have_no_series_unless_nil_is_zero() {
-    let shop = json!({ "apiVersion": "example.com/v1", "kind": "Shop", "metadata": { "name": "a" } });
+    let shop =
+        json!({ "apiVersion": "example.com/v1", "kind": "Shop", "metadata": { "name": "a" } });
     assert_eq!(evaluate(&shop), "shop_closed{name=\"a\"} 0\n");
-    let other = json!({ "apiVersion": "example.com/v2", "kind": "Shop", "metadata": { "name": "a" } });
+    let other =
+        json!({ "apiVersion": "example.com/v2", "kind": "Shop", "metadata": { "name": "a" } });
     assert_eq!(evaluate(&other), "");
 }
