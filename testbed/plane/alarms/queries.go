@@ -54,7 +54,7 @@ func describe(in io.Reader) error {
 func collect(expr parser.Node, used []string, into *query) {
 	switch e := expr.(type) {
 	case *parser.VectorSelector:
-		found := selector{Labels: slices.Clone(used), Matchers: map[string][]string{}}
+		found := selector{Labels: append([]string{}, used...), Matchers: map[string][]string{}}
 		for _, m := range e.LabelMatchers {
 			if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
 				found.Metric = m.Value
@@ -72,7 +72,14 @@ func collect(expr parser.Node, used []string, into *query) {
 	case *parser.AggregateExpr:
 		used = slices.Concat(used, e.Grouping)
 	case *parser.BinaryExpr:
-		if m := e.VectorMatching; m != nil {
+		m := e.VectorMatching
+		if m != nil && (e.Op == parser.LAND || e.Op == parser.LUNLESS) {
+			// The result has labels of the left side only.
+			collect(e.LHS, slices.Concat(used, m.MatchingLabels), into)
+			collect(e.RHS, m.MatchingLabels, into)
+			return
+		}
+		if m != nil {
 			used = slices.Concat(used, m.MatchingLabels)
 		}
 	}
