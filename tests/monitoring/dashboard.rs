@@ -99,9 +99,7 @@ fn variables_are_data_source_namespace_and_name() {
     assert_eq!(variables[0]["query"], "prometheus");
     for variable in &variables[1..] {
         assert_eq!(variable["datasource"]["uid"], "${datasource}");
-        assert_eq!(
-            (&variable["multi"], &variable["includeAll"]),
-            (&true.into(), &true.into())
-        );
+        let choices = [&variable["multi"], &variable["includeAll"]];
+        assert_eq!(choices, [&Value::Bool(true); 2]);
     }
 }

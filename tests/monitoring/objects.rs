@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
-use kube::core::ApiResource;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use operating::api::operationjob::OperationJob;
 use operating::api::poddecoration::PodDecoration;
 use operating::api::podtransitionrule::PodTransitionRuleStatus;
@@ -19,6 +18,8 @@ use crate::state_metrics::{Configuration, Series};
 
 const RIGHTS: &str = "manifests/monitoring/kube-state-metrics-rbac.yaml";
 const ROLE: &str = "operating-kube-state-metrics";
+/// Finalizer of somebody else.
+const KEEPER: &str = "example.com/keep";
 
 /// What Prometheus would scrape on the plane.
 pub struct Ground {
@@ -44,12 +45,8 @@ impl Ground {
         let deleted = deleted_objects(&scope).await;
         let reader = reader(bed, &scope).await;
         let series = read_as(bed, &scope, &reader).await;
-        for (kind, api) in deleted {
-            let free = json!({ "metadata": { "finalizers": null } });
-            let freed = api
-                .patch("gone", &PatchParams::default(), &Patch::Merge(free))
-                .await;
-            freed.unwrap_or_else(|error| panic!("{kind}: {error}"));
+        for (_, api) in deleted {
+            release(&api).await;
         }
         drop(sets);
         let scrapes = bed.scrapes().await;
@@ -197,7 +194,7 @@ async fn deleted_objects(scope: &Scope) -> Vec<(&'static str, Api<DynamicObject>
     ];
     let mut apis = Vec::new();
     for ((kind, plural), mut object) in KINDS.into_iter().zip(objects) {
-        object["metadata"]["finalizers"] = json!(["example.com/keep"]);
+        object["metadata"]["finalizers"] = json!([KEEPER]);
         let api = dynamic(scope, kind, plural);
         let object: DynamicObject = serde_json::from_value(object).unwrap();
         api.create(&Default::default(), &object).await.unwrap();
@@ -205,6 +202,16 @@ async fn deleted_objects(scope: &Scope) -> Vec<(&'static str, Api<DynamicObject>
         apis.push((kind, api));
     }
     apis
+}
+
+/// Removes our finalizer, so that the object can go.
+async fn release(api: &Api<DynamicObject>) {
+    let object = api.get("gone").await.unwrap();
+    let mut kept = object.metadata.finalizers.unwrap();
+    kept.retain(|finalizer| finalizer != KEEPER);
+    let patch = Patch::Merge(json!({ "metadata": { "finalizers": kept } }));
+    let params = PatchParams::default();
+    api.patch("gone", &params, &patch).await.unwrap();
 }
 
 /// The kinds of the file, each with its plural.
@@ -275,6 +282,8 @@ async fn read_as(bed: &Bed, scope: &Scope, reader: &str) -> Vec<Series> {
             .await;
         assert_eq!(said.succeeded(), may, "{verb} {kind}: {said:?}");
     }
+    let role = ["delete", "clusterrolebinding", &scope.namespace];
+    bed.ask_kubectl(&role).await.success();
     series
 }
 

@@ -276,7 +276,7 @@ async fn planted_unknown_names_are_found() {
     ] {
         let parsed = &parse(&[query.to_owned()])[0];
         assert_eq!(unknown(parsed, &known), expected, "{query}");
-        assert_eq!(has_label(parsed, "verdict", &known), false, "{query}");
+        assert!(!has_label(parsed, "verdict", &known), "{query}");
         assert!(
             expected.len() == 1 || has_label(parsed, legend, &known),
             "{query}"
