@@ -45,7 +45,7 @@ impl Ground {
         let deleted = deleted_objects(&scope).await;
         let reader = reader(bed, &scope).await;
         let series = read_as(bed, &scope, &reader).await;
-        for (_, api) in deleted {
+        for api in deleted {
             release(&api).await;
         }
         drop(sets);
@@ -93,11 +93,9 @@ async fn sets(scope: &Scope) -> [Set<'_>; 2] {
     stepped
         .until("the pause after the first step", paused)
         .await;
-    let part = json!({
-        "progressDeadlineSeconds": 1,
-        "template": { "spec": { "containers": [{ "name": "app", "image": "app:non-exist" }] } },
-    });
-    let stuck = Set::unsettled(scope, "stuck", 1, part).await;
+    let part = json!({ "progressDeadlineSeconds": 2 });
+    let stuck = Set::new(scope, "stuck", 1, part).await;
+    stuck.image("app:non-exist").await;
     let is_stalled = |set: &operating::api::collaset::CollaSet| {
         let status = set.status.as_ref();
         status.is_some_and(|s| {
@@ -171,7 +169,7 @@ async fn failed_job(scope: &Scope) {
 }
 
 /// An object of each kind in deletion, which a finalizer of somebody else keeps.
-async fn deleted_objects(scope: &Scope) -> Vec<(&'static str, Api<DynamicObject>)> {
+async fn deleted_objects(scope: &Scope) -> Vec<Api<DynamicObject>> {
     let set = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "metadata": { "name": "gone" },
         "spec": {
@@ -199,7 +197,7 @@ async fn deleted_objects(scope: &Scope) -> Vec<(&'static str, Api<DynamicObject>
         let object: DynamicObject = serde_json::from_value(object).unwrap();
         api.create(&Default::default(), &object).await.unwrap();
         api.delete("gone", &DeleteParams::default()).await.unwrap();
-        apis.push((kind, api));
+        apis.push(api);
     }
     apis
 }
