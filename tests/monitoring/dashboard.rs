@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::{read, text};
 
 /// The schema of dashboards that the file is written in.
-const SCHEMA: u64 = 41;
+const SCHEMA: u64 = 42;
 
 pub fn load() -> Value {
     serde_json::from_str(&read("manifests/monitoring/dashboard.json")).unwrap()
