@@ -139,6 +139,25 @@ pub fn alarms() -> Result<PathBuf> {
     })
 }
 
+/// promtool, which checks the rules of Prometheus and runs their unit tests. It is built without the clients of service
+/// discovery, which these commands don't use.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn promtool() -> Result<PathBuf> {
+    ensure(&Recipe {
+        name: "promtool",
+        description: "promtool",
+        takes: "about 2 minutes",
+        source: Source::Dependency {
+            module: paths::repository().join("testbed/plane/promtool"),
+            package: "github.com/prometheus/prometheus/cmd/promtool",
+            tags: "remove_all_sd",
+        },
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
 /// Caddy, a real proxy for the tests of adapters of load balancers.
 ///
 /// # Errors
@@ -216,6 +235,7 @@ pub fn build_all(kubernetes: Kubernetes) -> Result<()> {
     kwok()?;
     cert_manager()?;
     alarms()?;
+    promtool()?;
     caddy()?;
     helm()?;
     kstatus()?;
