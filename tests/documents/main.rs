@@ -7,5 +7,6 @@ mod first_steps;
 mod links;
 mod manifests;
 mod markdown;
+mod operator_go;
 mod outage;
 mod plane;

@@ -37,6 +37,8 @@ pub enum Source {
     /// The `*.go` of such a module with the go.mod and go.sum of a directory below it: other versions of its
     /// dependencies.
     Variant(PathBuf, &'static str),
+    /// The package in a directory of a module in this checkout.
+    Program(PathBuf, &'static str),
     /// A published main package, `path@version`; the Go checksum database pins its content.
     Package(String),
 }
@@ -51,6 +53,10 @@ impl Recipe {
             Source::Variant(dir, variant) => {
                 parts.extend(contents(dir, &["go"])?);
                 parts.extend(contents(&dir.join(variant), &["mod", "sum"])?);
+            }
+            Source::Program(dir, package) => {
+                parts.extend(contents(dir, &["mod", "sum"])?);
+                parts.extend(contents(&dir.join(package), &["go"])?);
             }
         }
         let mut hash = digest::Context::new(&digest::SHA256);
@@ -67,7 +73,7 @@ impl Recipe {
 
     fn directory(&self) -> PathBuf {
         match &self.source {
-            Source::Module(dir) | Source::Variant(dir, _) => dir.clone(),
+            Source::Module(dir) | Source::Variant(dir, _) | Source::Program(dir, _) => dir.clone(),
             Source::Package(_) => std::env::temp_dir(),
         }
     }
@@ -150,7 +156,7 @@ pub fn build(recipe: &Recipe, dir: &Path, tick: Duration) -> Result<PathBuf> {
     let mut go = Command::new("go");
     go.current_dir(recipe.directory());
     match &recipe.source {
-        Source::Module(_) | Source::Variant(..) => {
+        Source::Module(_) | Source::Variant(..) | Source::Program(..) => {
             let target = scratch.join(recipe.name);
             go.arg("build");
             if let Source::Variant(_, variant) = &recipe.source {
@@ -158,7 +164,10 @@ pub fn build(recipe: &Recipe, dir: &Path, tick: Duration) -> Result<PathBuf> {
             }
             go.args(["-trimpath", "-ldflags", &recipe.ldflags, "-o"])
                 .arg(target)
-                .arg(".");
+                .arg(match &recipe.source {
+                    Source::Program(_, package) => format!("./{package}"),
+                    _ => ".".to_owned(),
+                });
         }
         Source::Package(package) => {
             go.env("GOBIN", &scratch)
@@ -283,6 +292,28 @@ mod tests {
         assert_eq!(variant(), first, "the go.mod of the module is none of it");
         fs::write(dir.path().join("main.go"), "package main // new").unwrap();
         assert_ne!(variant(), first);
+    }
+
+    #[test]
+    fn key_of_a_program_leaves_the_other_programs_of_its_module_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        for package in ["one", "two"] {
+            fs::create_dir(dir.path().join(package)).unwrap();
+            fs::write(dir.path().join(package).join("main.go"), "package main").unwrap();
+        }
+        let key = || {
+            let source = Source::Program(dir.path().into(), "one");
+            let recipe = recipe(dir.path(), "");
+            Recipe { source, ..recipe }.key("go").unwrap()
+        };
+        let first = key();
+        fs::write(dir.path().join("two/main.go"), "package main // new").unwrap();
+        assert_eq!(key(), first);
+        fs::write(dir.path().join("one/main.go"), "package main // new").unwrap();
+        let second = key();
+        assert_ne!(second, first);
+        fs::write(dir.path().join("go.mod"), "module x").unwrap();
+        assert_ne!(key(), second);
     }
 
     #[test]
