@@ -1,4 +1,4 @@
-module operating.test/operator-go
+module example.com/operator-go
 
 go 1.26.7
 
