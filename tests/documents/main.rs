@@ -4,6 +4,7 @@
 
 mod commands;
 mod first_steps;
+mod kubectl_page;
 mod links;
 mod manifests;
 mod markdown;

@@ -163,7 +163,6 @@ fn malformed_lines_give_no_suggestions_of_names() {
     for line in [
         "",
         " ",
-        "why -n",
         "lifecycle run pod/a -- sh ",
         "nonsense pod/",
         "why -- ",
