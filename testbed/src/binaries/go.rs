@@ -44,6 +44,8 @@ pub enum Source {
         package: &'static str,
         tags: &'static str,
     },
+    /// The package in a directory of a module in this checkout.
+    Program(PathBuf, &'static str),
     /// A published main package, `path@version`; the Go checksum database pins its content.
     Package(String),
 }
@@ -67,6 +69,10 @@ impl Recipe {
                 parts.extend(contents(dir, &["go"])?);
                 parts.extend(contents(&dir.join(variant), &["mod", "sum"])?);
             }
+            Source::Program(dir, package) => {
+                parts.extend(contents(dir, &["mod", "sum"])?);
+                parts.extend(contents(&dir.join(package), &["go"])?);
+            }
         }
         let mut hash = digest::Context::new(&digest::SHA256);
         for part in parts {
@@ -84,6 +90,7 @@ impl Recipe {
         match &self.source {
             Source::Module(dir)
             | Source::Variant(dir, _)
+            | Source::Program(dir, _)
             | Source::Dependency { module: dir, .. } => dir.clone(),
             Source::Package(_) => std::env::temp_dir(),
         }
@@ -167,7 +174,7 @@ pub fn build(recipe: &Recipe, dir: &Path, tick: Duration) -> Result<PathBuf> {
     let mut go = Command::new("go");
     go.current_dir(recipe.directory());
     match &recipe.source {
-        Source::Module(_) | Source::Variant(..) => {
+        Source::Module(_) | Source::Variant(..) | Source::Program(..) => {
             let target = scratch.join(recipe.name);
             go.arg("build");
             if let Source::Variant(_, variant) = &recipe.source {
@@ -175,7 +182,10 @@ pub fn build(recipe: &Recipe, dir: &Path, tick: Duration) -> Result<PathBuf> {
             }
             go.args(["-trimpath", "-ldflags", &recipe.ldflags, "-o"])
                 .arg(target)
-                .arg(".");
+                .arg(match &recipe.source {
+                    Source::Program(_, package) => format!("./{package}"),
+                    _ => ".".to_owned(),
+                });
         }
         Source::Dependency { package, tags, .. } => {
             go.args(["build", "-trimpath", "-tags", tags])
@@ -328,6 +338,28 @@ mod tests {
         assert_ne!(first, key("a/b", "u"));
         fs::write(dir.path().join("go.sum"), "sum").unwrap();
         assert_ne!(first, key("a/b", "t"));
+    }
+
+    #[test]
+    fn key_of_a_program_leaves_the_other_programs_of_its_module_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        for package in ["one", "two"] {
+            fs::create_dir(dir.path().join(package)).unwrap();
+            fs::write(dir.path().join(package).join("main.go"), "package main").unwrap();
+        }
+        let key = || {
+            let source = Source::Program(dir.path().into(), "one");
+            let recipe = recipe(dir.path(), "");
+            Recipe { source, ..recipe }.key("go").unwrap()
+        };
+        let first = key();
+        fs::write(dir.path().join("two/main.go"), "package main // new").unwrap();
+        assert_eq!(key(), first);
+        fs::write(dir.path().join("one/main.go"), "package main // new").unwrap();
+        let second = key();
+        assert_ne!(second, first);
+        fs::write(dir.path().join("go.mod"), "module x").unwrap();
+        assert_ne!(key(), second);
     }
 
     #[test]

@@ -200,6 +200,24 @@ pub fn kstatus() -> Result<PathBuf> {
     })
 }
 
+/// The programs in Go of `examples/operator-go`.
+pub const OPERATOR_PROGRAMS: [&str; 2] = ["operate", "cooperate"];
+
+/// One of the [`OPERATOR_PROGRAMS`].
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn operator_program(name: &'static str) -> Result<PathBuf> {
+    let module = paths::repository().join("examples/operator-go");
+    ensure(&Recipe {
+        name,
+        description: "a program of examples/operator-go",
+        takes: "about a minute",
+        source: Source::Program(module, name),
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
 /// Version of the Lua interpreter that Argo CD embeds.
 const LUA_VERSION: &str = "v1.1.2";
 
@@ -240,6 +258,9 @@ pub fn build_all(kubernetes: Kubernetes) -> Result<()> {
     helm()?;
     kstatus()?;
     lua()?;
+    for program in OPERATOR_PROGRAMS {
+        operator_program(program)?;
+    }
     Ok(())
 }
 
