@@ -153,8 +153,8 @@ fn names_come_from_the_cluster_and_namespace_that_were_typed() {
         assert_eq!(*plural, "pods");
         let reader = typed.reader();
         assert_eq!(reader.namespace.as_deref(), Some("shop"), "{line}");
-        assert_eq!(reader.context.as_deref(), Some("east"), "{line}");
-        assert_eq!(reader.kubeconfig, Some("F".into()), "{line}");
+        assert_eq!(reader.user.context.as_deref(), Some("east"), "{line}");
+        assert_eq!(reader.user.kubeconfig, Some("F".into()), "{line}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, Command};
 
-use crate::cli::args::ReaderArgs;
+use crate::cli::args::{ReaderArgs, UserArgs};
 
 /// The words before the cursor, as far as they can be parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,8 +69,10 @@ impl Typed {
     /// How to reach the API server.
     pub fn reader(&self) -> ReaderArgs {
         ReaderArgs {
-            kubeconfig: self.kubeconfig.clone(),
-            context: self.context.clone(),
+            user: UserArgs {
+                kubeconfig: self.kubeconfig.clone(),
+                context: self.context.clone(),
+            },
             namespace: self.namespace.clone(),
         }
     }
