@@ -146,6 +146,7 @@ fn judge(pods: &[Change<Pod>], lists: &[Change<ConfigMap>]) -> (usize, BTreeMap<
     history.sort_by_key(|(version, _)| *version);
 
     let (mut present, mut members) = (BTreeMap::new(), BTreeSet::new());
+    let mut has_begun = false;
     let (mut fewest, mut begun) = (usize::MAX, BTreeMap::<String, usize>::new());
     for (version, stored) in history {
         match stored {
@@ -163,8 +164,9 @@ fn judge(pods: &[Change<Pod>], lists: &[Change<ConfigMap>]) -> (usize, BTreeMap<
                 members = list.data.iter().flatten().map(|(k, _)| k.clone()).collect()
             }
         }
-        if present.len() < PODS || members.is_empty() {
-            continue; // the first objects of the list with which the history begins
+        has_begun |= present.len() == PODS && !members.is_empty();
+        if !has_begun {
+            continue; // an object that existed when the history began
         }
         for pod in present.values() {
             let (name, is_member) = (pod.name_any(), members.contains(&pod.name_any()));

@@ -44,7 +44,7 @@ func (o operator) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Res
 	before := client.StrategicMergeFrom(pod.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	if step := advance(&pod); step != "" {
 		err := o.Patch(ctx, &pod, before)
-		ctrl.LoggerFrom(ctx).Info(step, "error", err)
+		ctrl.LoggerFrom(ctx).Info(step, "written", err == nil)
 		if !apierrors.IsConflict(err) { // After a conflict, the watch brings the newer Pod.
 			return ctrl.Result{}, client.IgnoreNotFound(err)
 		}
