@@ -15,6 +15,7 @@ mod plugin;
 mod reader;
 mod serve;
 pub mod steer;
+mod user;
 mod why_subjects;
 
 pub use check::CheckArgs;
@@ -22,9 +23,10 @@ pub use completion::{CompletionArgs, Shell};
 pub use drain::DrainArgs;
 pub use format::Output;
 pub use plugin::{PLUGIN, Plugin, PluginCommand, parse};
-pub use reader::{BudgetArgs, ExplainArgs, ReadCommand, ReaderArgs, UserArgs, WhyArgs};
+pub use reader::{BudgetArgs, ExplainArgs, ReadCommand, ReaderArgs, WhyArgs};
 pub use serve::{LogFormat, ServeArgs};
 pub use steer::SteerCommand;
+pub use user::UserArgs;
 pub use why_subjects::{NamedKind, WhyKind, WhySubject, kind_of, named_kinds};
 
 /// Availability rules for Pod operations, enforced at admission
