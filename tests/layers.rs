@@ -212,6 +212,11 @@ fn allowed_imports_are_no_violations() {
 /// Where tasks and threads begin outside [`operating::tasks`], how many, and which code notices their end.
 const BEGINNINGS: &[(&str, usize, &str)] = &[
     (
+        "cli/completion/live.rs",
+        1,
+        "a read of names for a completion, which waits for it only for a short time",
+    ),
+    (
         "cli/operate/run.rs",
         1,
         "the command of the user, a process: the run waits for its end",

@@ -4,6 +4,7 @@ pub mod adapter_types;
 mod answering_server;
 pub mod args;
 mod check;
+mod completion;
 pub(crate) mod connect;
 pub(crate) mod docs;
 mod drain;
@@ -40,6 +41,7 @@ pub async fn run(cli: Cli, types: &AdapterTypes) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::serve(*args, types).await,
         Command::Install(args) => install::command(args).await,
         Command::Uninstall(args) => uninstall::command(args).await,
+        Command::Completion(args) => output::write_stdout(&completion::print_script(args.shell)?),
         Command::Crds => output::write_stdout(&print::print_crds()?),
         Command::WebhookConfig(args) => output::write_stdout(&print::print_webhook_config(&args)?),
         Command::Docs => output::write_stdout(&docs::cli_markdown()),
@@ -49,7 +51,11 @@ pub async fn run(cli: Cli, types: &AdapterTypes) -> anyhow::Result<ExitCode> {
 
 /// The whole program, for a binary that adds types of adapters.
 pub fn main_with(types: &AdapterTypes) -> ExitCode {
-    let args = args::parse(std::env::args_os().collect());
+    let args: Vec<_> = std::env::args_os().collect();
+    if let Some(code) = completion::answer(&args) {
+        return code;
+    }
+    let args = args::parse(args);
     let done = tokio::runtime::Runtime::new()
         .map_err(Into::into)
         .and_then(|runtime| runtime.block_on(run(args, types)));

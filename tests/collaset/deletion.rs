@@ -2,11 +2,12 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, Preconditions, PropagationPolicy};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use operating::api::keys::{self, Family};
 use operating::api::podtransitionrule::PodTransitionRuleStatus as RuleStatus;
 use serde_json::{Value, json};
 use testbed::fleet::REPLICAS;
+use testbed::mutating_policy::MutatingPolicy;
 use testbed::pods::is_available;
 use testbed::scope::refusal;
 use testbed::{Bed, Scope, wait};
@@ -296,4 +297,45 @@ async fn ending_namespace_causes_no_warnings() {
             .collect();
         assert_eq!(warnings, Vec::<&str>::new());
     }
+}
+
+/// Webhooks of other programs may put a finalizer back that was just removed. The set still exists then.
+#[tokio::test]
+async fn set_goes_as_soon_as_no_policy_puts_its_finalizer_back() {
+    let scope = Bed::shared().await.scope("delete-kept").await;
+    let finalizer = keys::PRE_RECLAIM_FINALIZER;
+    let without = "!has(object.metadata.finalizers) || object.metadata.finalizers.size() == 0";
+    let put_back =
+        format!("[JSONPatch{{op: 'add', path: '/metadata/finalizers', value: ['{finalizer}']}}]");
+    let policy = MutatingPolicy {
+        scope: &scope,
+        suffix: "kept-finalizer",
+        spec: json!({
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": [keys::GROUP], "apiVersions": ["*"], "resources": ["collasets"],
+                "operations": ["UPDATE"],
+            }] },
+            "matchConditions": [{ "name": "without-finalizers", "expression": without }],
+            "failurePolicy": "Fail", "reinvocationPolicy": "Never",
+            "mutations": [{ "patchType": "JSONPatch", "jsonPatch": { "expression": put_back } }],
+        }),
+    };
+    let set = Set::new(&scope, "web", 1, json!({})).await;
+    if !policy.begin().await {
+        return; // Kubernetes does not know such policies before 1.36.
+    }
+    wait::until("the policy to be in effect", async || {
+        let bare = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        let params = PatchParams::default();
+        let stored = set.api.patch("web", &params, &bare).await.unwrap();
+        !stored.finalizers().is_empty()
+    })
+    .await;
+    set.api
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    until_event(&scope, "FailedRemoveFinalizer", "finalizer").await;
+    assert!(policy.end().await);
+    until_gone(&set).await;
 }

@@ -4,8 +4,10 @@
 
 mod commands;
 mod first_steps;
+mod kubectl_page;
 mod links;
 mod manifests;
 mod markdown;
+mod operator_go;
 mod outage;
 mod plane;

@@ -7,7 +7,7 @@ use serde_json::json;
 use testbed::pods::{condition, has_label, is_available, is_idle, may_operate};
 use testbed::{Scope, wait};
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 
 use crate::commands::{bed, operating, plugin_command};
 
@@ -147,6 +147,40 @@ async fn signal_reaches_command() {
     let output = child.wait_with_output().await.unwrap();
     assert_eq!(output.status.code(), Some(5), "{output:?}");
     assert!(may_operate(&scope.get("web").await, ID));
+}
+
+/// `nohup` is for work that outlasts its terminal.
+#[tokio::test]
+async fn run_under_nohup_and_its_command_outlast_their_terminal() {
+    let scope = web().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name);
+    let (started, hung_up) = (file("started"), file("hung-up"));
+    // The command sends itself the signal, too: a terminal sends it to all its processes.
+    let script = format!(
+        "touch {}; until [ -e {} ]; do sleep 0.05; done; kill -HUP $$; exit 5",
+        started.display(),
+        hung_up.display()
+    );
+    let args = ["lifecycle", "run", "pod/web", "--id", ID, "--type=upgrade"];
+    let args = [&args[..], &["--", "sh", "-c", &script]].concat();
+    let (_dir, plugin) = plugin_command(&scope, &args).await;
+    let plugin = plugin.as_std();
+    let mut command = Command::new("nohup");
+    command.arg(plugin.get_program()).args(plugin.get_args());
+    for (name, value) in plugin.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    wait::until("the command to run", async || started.exists()).await;
+    signal(&child, rustix::process::Signal::HUP);
+    std::fs::write(&hung_up, "").unwrap();
+    let output = child.wait_with_output().await.unwrap();
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ const TASKS: &[&str] = &[
     "the lead of the controllers",
     "the memory of the ledgers",
     "the metrics listener",
+    "the upkeep of the webhook configurations",
     "the watch of collasets",
     "the watch of controllerrevisions",
     "the watch of daemonsets",

@@ -30,7 +30,8 @@ fn plugin() -> tempfile::TempDir {
     dir
 }
 
-fn path(dir: &Path) -> std::ffi::OsString {
+/// The path of the programs, with a directory before it.
+pub fn path_with(dir: &Path) -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::iter::once(PathBuf::from(dir)).chain(std::env::split_paths(&path));
     std::env::join_paths(dirs).unwrap()
@@ -40,7 +41,7 @@ fn path(dir: &Path) -> std::ffi::OsString {
 pub async fn ask_plugin(bed: &Bed, kubeconfig: Option<&Path>, args: &[&str]) -> Said {
     let dir = plugin();
     let mut command = bed.kubectl([&["operating"], args].concat());
-    command.env("PATH", path(dir.path()));
+    command.env("PATH", path_with(dir.path()));
     if let Some(kubeconfig) = kubeconfig {
         command.env("KUBECONFIG", kubeconfig);
     }
@@ -367,7 +368,7 @@ async fn watch_shows_changes_and_ends_with_pod() {
     ];
     let mut command = bed.kubectl(args);
     let mut child = command
-        .env("PATH", path(dir.path()))
+        .env("PATH", path_with(dir.path()))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

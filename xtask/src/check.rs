@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     /// The tests that need a control plane, programs in Go, or minutes, and the folders of `tests` without tests.
-    const NOT_FAST: [&str; 23] = [
+    const NOT_FAST: [&str; 24] = [
         "alarms",
         "check_command",
         "collaset",
@@ -242,6 +242,7 @@ mod tests {
         "helm",
         "install_command",
         "ledger_model",
+        "monitoring",
         "operationjobs",
         "owners",
         "rules",

@@ -169,7 +169,7 @@ impl Routes {
         for index in 0..REPLICAS {
             self.fleet.kill(index).await;
         }
-        let output = self.operating(&["uninstall"]);
+        let output = self.operating(&["uninstall", "--yes"]);
         assert!(output.status.success(), "{output:?}");
         let texts = [output.stdout, output.stderr].concat();
         String::from_utf8(texts).unwrap()

@@ -8,22 +8,26 @@ use clap::{Args, Parser, Subcommand};
 use super::values::{FeatureGate, feature_gate, namespace, namespaced_name, webhook_url};
 
 mod check;
+mod completion;
 mod drain;
 mod format;
 mod plugin;
 mod reader;
 mod serve;
 pub mod steer;
+mod user;
 mod why_subjects;
 
 pub use check::CheckArgs;
+pub use completion::{CompletionArgs, Shell};
 pub use drain::DrainArgs;
 pub use format::Output;
 pub use plugin::{PLUGIN, Plugin, PluginCommand, parse};
-pub use reader::{BudgetArgs, ExplainArgs, ReadCommand, ReaderArgs, UserArgs, WhyArgs};
+pub use reader::{BudgetArgs, ExplainArgs, ReadCommand, ReaderArgs, WhyArgs};
 pub use serve::{LogFormat, ServeArgs};
 pub use steer::SteerCommand;
-pub use why_subjects::{WhyKind, WhySubject};
+pub use user::UserArgs;
+pub use why_subjects::{NamedKind, WhyKind, WhySubject, kind_of, named_kinds};
 
 /// Availability rules for Pod operations, enforced at admission
 #[derive(Clone, Debug, Parser)]
@@ -67,6 +71,21 @@ pub enum Command {
     /// The other commands of the kubectl plugin.
     #[command(flatten)]
     Steer(SteerCommand),
+    /// Print a script by which a shell completes command lines of this program
+    ///
+    /// The script calls this program, so that it also completes the names of Pods, CollaSets, nodes and namespaces. It
+    /// reads them with the rights of the user. Load the script of the version that runs each time a shell starts:
+    ///
+    /// bash: source <(operating completion bash)
+    ///
+    /// zsh: source <(operating completion zsh)
+    ///
+    /// fish: operating completion fish | source
+    ///
+    /// PowerShell: operating completion powershell | Out-String | Invoke-Expression
+    ///
+    /// For kubectl operating, link this program as kubectl_complete-operating on the PATH instead.
+    Completion(CompletionArgs),
     /// Print the CustomResourceDefinitions as YAML
     Crds,
     /// Print the webhook configurations as YAML

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::format::FormatArgs;
-use super::{CheckArgs, DrainArgs, FeatureArgs, namespace};
+use super::{CheckArgs, DrainArgs, FeatureArgs, UserArgs, namespace};
 
 /// The commands that only read.
 #[derive(Clone, Debug, Subcommand)]
@@ -57,18 +57,6 @@ pub enum ReadCommand {
     ///
     /// The command connects to no server. Exit code 0: allowed; 1: denied; 2: the input can't be used.
     Explain(ExplainArgs),
-}
-
-/// The API server, with the credentials of a user.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Cluster")]
-pub struct UserArgs {
-    /// Kubeconfig file; by default $KUBECONFIG or ~/.kube/config
-    #[arg(long, env = "OPERATING_KUBECONFIG", value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig; by default its current context
-    #[arg(long, env = "OPERATING_CONTEXT", value_name = "NAME")]
-    pub context: Option<String>,
 }
 
 /// The API server, with the credentials of a user, and a namespace.

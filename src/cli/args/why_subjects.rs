@@ -142,6 +142,43 @@ impl WhyArgs {
     }
 }
 
+/// A kind, as the completion of the command line needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedKind {
+    /// The kind.
+    pub kind: WhyKind,
+    /// The word that stands before a slash in messages and suggestions.
+    pub form: &'static str,
+    /// The singular, in lower case.
+    pub singular: &'static str,
+    /// The name of the resource.
+    pub plural: &'static str,
+    /// The group; empty for the core group.
+    pub group: &'static str,
+}
+
+impl KindNames {
+    fn named(&self) -> NamedKind {
+        NamedKind {
+            kind: self.kind,
+            form: self.form(),
+            singular: self.singular,
+            plural: self.plural,
+            group: self.group,
+        }
+    }
+}
+
+/// All kinds, in the order in which help texts name them.
+pub fn named_kinds() -> impl Iterator<Item = NamedKind> {
+    KINDS.iter().map(KindNames::named)
+}
+
+/// The kind that a word of the user names.
+pub fn kind_of(word: &str) -> Option<NamedKind> {
+    find_kind(word).map(KindNames::named)
+}
+
 fn find_kind(word: &str) -> Option<&'static KindNames> {
     KINDS.iter().find(|names| names.is_kind(word))
 }

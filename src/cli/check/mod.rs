@@ -14,6 +14,7 @@ mod policies;
 mod reads;
 mod report;
 mod rights;
+mod rules;
 mod server;
 mod webhooks;
 
@@ -31,6 +32,7 @@ use super::install::{self, EnabledFeatures, names};
 use super::{connect, output};
 use crate::admission::routes::ConfigurationSettings;
 use crate::admission::version_answer::AnsweringVersion;
+use crate::api::keys;
 
 /// The pause between two checks of `--wait`.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -85,7 +87,10 @@ async fn check_all(client: &Client, args: &CheckArgs) -> Vec<Finding> {
     // The checks before took some time.
     let now = clock::read_server_time(client).await.unwrap_or(now);
     findings.extend(lease::check(client, namespace, now).await);
-    findings.extend(namespaces::check(client).await);
+    let path = format!("/apis/{}/v1alpha1/podtransitionrules", keys::GROUP);
+    let rules = reads::list(client, &path, None).await;
+    findings.extend(namespaces::check(client, rules.clone()).await);
+    findings.extend(rules::judge(rules));
     let account = account.unwrap_or_else(|| names::SERVICE_ACCOUNT.to_owned());
     findings.push(rights::check(client, namespace, &account, features(args)).await);
     findings.push(clock);

@@ -7,7 +7,7 @@ use kube::Client;
 use serde_json::Value;
 
 use super::finding::Finding;
-use super::reads;
+use super::reads::{self, Read};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::rules::RuleSet;
@@ -15,17 +15,16 @@ use crate::domain::rules::enforcement::NamespaceEnforcement;
 
 const CHECK: &str = "namespaces";
 
-/// Reads all rules and namespaces, and judges the labels.
-pub async fn check(client: &Client) -> Vec<Finding> {
-    match read_and_judge(client).await {
+/// Reads all namespaces, and judges the labels of those with rules.
+pub async fn check(client: &Client, rules: Read<Vec<Value>>) -> Vec<Finding> {
+    match read_and_judge(client, rules).await {
         Ok(findings) => findings,
         Err(finding) => vec![finding],
     }
 }
 
-async fn read_and_judge(client: &Client) -> Result<Vec<Finding>, Finding> {
-    let rules = format!("/apis/{}/v1alpha1/podtransitionrules", keys::GROUP);
-    let rules = reads::list(client, &rules, None).await.or_finding(CHECK)?;
+async fn read_and_judge(client: &Client, rules: Read<Vec<Value>>) -> Result<Vec<Finding>, Finding> {
+    let rules = rules.or_finding(CHECK)?;
     let namespaces = reads::list(client, "/api/v1/namespaces", None).await;
     let namespaces = namespaces.or_finding(CHECK)?;
     Ok(judge(

@@ -19,7 +19,7 @@ use crate::api::operationjob::{OperationJob, OperationJobStatus};
 use crate::cluster::objects::{JobObject, object_requests};
 use crate::controllers::ControllerContext;
 use crate::controllers::collaset::refusals::RefusalKey;
-use crate::controllers::protected_finalizer;
+use crate::controllers::finalizer_answer;
 use crate::controllers::requests::{RequestError, request_with_deadline};
 use crate::controllers::status_patch::status_patch;
 use crate::domain::operationjob::observed::FailedRequest;
@@ -242,13 +242,21 @@ impl Execution<'_> {
         let mut all = self.finalizers().to_vec();
         all.push(keys::PROTECTED_FINALIZER.to_owned());
         let answer = self.write_finalizers(&all).await?;
-        protected_finalizer::check_added(&answer, &self.finalizer_description())
+        finalizer_answer::check_added(
+            &answer,
+            keys::PROTECTED_FINALIZER,
+            &self.finalizer_description(),
+        )
     }
 
     /// Removes the finalizer. A job that is being deleted is gone then, unless it has other finalizers.
     async fn remove_finalizer(&self) -> Result<(), RequestError> {
         let answer = self.write_finalizers(&self.other_finalizers()).await?;
-        if protected_finalizer::check_removed(&answer, &self.finalizer_description())? {
+        if finalizer_answer::check_removed(
+            &answer,
+            keys::PROTECTED_FINALIZER,
+            &self.finalizer_description(),
+        )? {
             let jobs = &self.context.objects.jobs;
             jobs.apply_own_delete(self.namespace(), self.name(), self.memory.uid());
         }

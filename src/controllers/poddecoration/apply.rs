@@ -13,7 +13,7 @@ use crate::api::keys;
 use crate::api::poddecoration::PodDecorationStatus;
 use crate::cluster::objects::{DecorationObject, object_requests};
 use crate::controllers::collaset::refusals::RefusalKey;
-use crate::controllers::protected_finalizer;
+use crate::controllers::finalizer_answer;
 use crate::controllers::requests::{RequestError, request_with_deadline};
 use crate::controllers::status_patch::status_patch;
 use crate::domain::decoration::plan::{DecorationEvent, DecorationPlan};
@@ -119,7 +119,11 @@ impl Execution<'_> {
         all.push(keys::PROTECTED_FINALIZER.to_owned());
         let written = self.write_finalizers(&all).await;
         let written = written.and_then(|answer| {
-            protected_finalizer::check_added(&answer, &self.finalizer_description())
+            finalizer_answer::check_added(
+                &answer,
+                keys::PROTECTED_FINALIZER,
+                &self.finalizer_description(),
+            )
         });
         self.record_result(RefusalKey::Finalizer, written)
     }
@@ -128,7 +132,11 @@ impl Execution<'_> {
     async fn remove_finalizer(&self) -> WriteResult {
         let written = self.write_finalizers(&self.other_finalizers()).await;
         let is_gone = written.and_then(|answer| {
-            protected_finalizer::check_removed(&answer, &self.finalizer_description())
+            finalizer_answer::check_removed(
+                &answer,
+                keys::PROTECTED_FINALIZER,
+                &self.finalizer_description(),
+            )
         });
         if is_gone == Ok(true) {
             let decorations = &self.objects().decorations;

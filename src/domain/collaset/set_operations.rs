@@ -6,7 +6,7 @@ use super::strategy::ResolvedStrategy;
 use crate::api::keys::{self, Family};
 use crate::domain::grace_delete;
 use crate::domain::lifecycle::{
-    LabelPatch, Phase, Stage, is_ready_to_operate, operator, stored_phases,
+    LabelPatch, Phase, Stage, is_ready_to_operate, operator, stored_phase, stored_phases,
 };
 use crate::domain::pod::{Owner, Pod};
 
@@ -102,7 +102,7 @@ impl SetOperation {
         delay == 0
             && operator::is_in_progress(pod, LIFECYCLE_ID, self.operation_type())
             && !self.is_undone(pod)
-            && stored_phases(pod).get(LIFECYCLE_ID) == Some(&Phase::Preparing)
+            && stored_phase(pod, LIFECYCLE_ID) == Phase::Preparing
             && is_ready_to_operate(pod)
     }
 
@@ -137,8 +137,8 @@ pub fn is_set_timestamp(value: &str) -> bool {
 /// request without an effect on traffic. The set can't withdraw the request once the rules have allowed the deletion,
 /// or once a user has deleted the Pod.
 pub fn can_withdraw_deletion(pod: &Pod) -> bool {
-    let phase = stored_phases(pod).get(grace_delete::DELETION_ID).copied();
-    is_deletion_requested_by_set(pod) && matches!(phase, None | Some(Phase::PreCheck))
+    let phase = stored_phase(pod, grace_delete::DELETION_ID);
+    is_deletion_requested_by_set(pod) && matches!(phase, Phase::Idle | Phase::PreCheck)
 }
 
 /// Whether the set, and nobody else, has asked for the deletion of the Pod.
@@ -152,7 +152,7 @@ pub fn is_deletion_requested_by_set(pod: &Pod) -> bool {
 
 /// Whether the deletion of the Pod, by its set or by a user, waits in PreCheck for the rules. Meanwhile the Pod serves.
 pub fn awaits_leave_permission(pod: &Pod) -> bool {
-    is_leaving(pod) && stored_phases(pod).get(grace_delete::DELETION_ID) == Some(&Phase::PreCheck)
+    is_leaving(pod) && stored_phase(pod, grace_delete::DELETION_ID) == Phase::PreCheck
 }
 
 /// Returns the labels that cancel a run under the set's own ID whose type is none of the set's operations, for example
@@ -194,8 +194,7 @@ pub fn awaited_rule_stage(pod: &Pod) -> Option<Stage> {
 /// Whether an operation of a CollaSet on the Pod, or the deletion that a set has asked for, waits in PreCheck for the
 /// rules.
 pub fn is_awaiting_rules(pod: &Pod) -> bool {
-    let phases = stored_phases(pod);
-    let waits = |id| phases.get(id) == Some(&Phase::PreCheck);
+    let waits = |id| stored_phase(pod, id) == Phase::PreCheck;
     waits(LIFECYCLE_ID) || waits(grace_delete::DELETION_ID)
 }
 

@@ -45,7 +45,9 @@ pub use next_step::{
 };
 pub use patch::LabelPatch;
 pub use phase::Phase;
-pub use stored_operations::{has_operation_type, ids_without_type, is_held_offline, stored_phases};
+pub use stored_operations::{
+    has_operation_type, ids_without_type, is_held_offline, stored_phase, stored_phases,
+};
 pub use user_labels::are_user_labels_changed;
 pub use validate::{LifecycleError, validate};
 

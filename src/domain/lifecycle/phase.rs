@@ -36,7 +36,11 @@ pub enum Phase {
 impl Phase {
     /// The phase of an ID with these labels.
     pub(super) fn from_labels(labels: &OperationLabels) -> Phase {
-        let has = |family: &Family| labels.contains_key(family);
+        Phase::from_families(|family| labels.contains_key(family))
+    }
+
+    /// The phase of an ID that has a label of each family for which `has` is true.
+    pub(super) fn from_families(has: impl Fn(&Family) -> bool) -> Phase {
         if has(&Family::Operating) {
             if has(&Family::Operate) {
                 Phase::Operate
@@ -47,7 +51,7 @@ impl Phase {
             }
         } else if has(&Family::Completing) {
             Phase::Completing
-        } else if FINISHED_FAMILIES.iter().any(has) {
+        } else if FINISHED_FAMILIES.iter().any(&has) {
             Phase::PostCheck
         } else {
             Phase::Idle

@@ -17,6 +17,22 @@ pub fn stored_phases(pod: &Pod) -> BTreeMap<String, Phase> {
     phases.filter(|(_, phase)| *phase != Phase::Idle).collect()
 }
 
+/// The phase of one ID in the stored labels.
+pub fn stored_phase(pod: &Pod, id: &str) -> Phase {
+    let owners = pod
+        .metadata
+        .labels
+        .keys()
+        .filter_map(|key| lifecycle_label_owner(key));
+    let families = owners
+        .filter(|(_, owner)| *owner == id)
+        .map(|(family, _)| family);
+    let families: Vec<Family> = families
+        .filter(|family| *family != Family::OperationPermission)
+        .collect();
+    Phase::from_families(|family| families.contains(family))
+}
+
 /// Whether an ID has the label with the type of its operation. Without the label no rule is asked about the ID.
 pub fn has_operation_type(pod: &Pod, id: &str) -> bool {
     pod.label(&Family::OperationType.key(id))
@@ -88,6 +104,22 @@ mod tests {
         let labels = labels.map(|family| (family.key("x"), "1".to_owned()));
         pod.metadata.labels = labels.collect();
         pod
+    }
+
+    /// All sets of families, with a label of another ID beside each.
+    #[test]
+    fn phase_of_one_id_is_that_of_all_phases() {
+        for chosen in 0..1_u32 << Family::ALL.len() {
+            let families = Family::ALL.into_iter().enumerate();
+            let families = families.filter(|(bit, _)| chosen & (1 << bit) != 0);
+            let families: Vec<Family> = families.map(|(_, family)| family).collect();
+            let mut pod = pod(&families);
+            let labels = &mut pod.metadata.labels;
+            labels.insert(Family::Completing.key("y"), "1".to_owned());
+            let expected = stored_phases(&pod).get("x").copied();
+            let found = stored_phase(&pod, "x");
+            assert_eq!(found, expected.unwrap_or(Phase::Idle), "{families:?}");
+        }
     }
 
     #[test]

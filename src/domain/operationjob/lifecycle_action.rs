@@ -10,7 +10,7 @@ use super::observed::ObservedJob;
 use super::target_plan::{TargetPlan, recorded_pod};
 use crate::api::keys::Family;
 use crate::domain::digest::Digest;
-use crate::domain::lifecycle::{operator, stored_phases};
+use crate::domain::lifecycle::{Phase, operator, stored_phase, stored_phases};
 use crate::domain::pod::Pod;
 
 /// Prefix of the lifecycle IDs of jobs. With it, a job named `collaset` or `pod-delete` has an ID of its own.
@@ -143,7 +143,7 @@ fn return_to_service(
         let message = format!("OperationJob {} has finished {type_}", observed.name());
         patch.event = Some((format!("{type_}OpsLifecycleFinished"), message));
         plan.actions.push(TargetAction::Patch(patch));
-    } else if stored_phases(pod).contains_key(&id) || !pod.is_available() {
+    } else if stored_phase(pod, &id) != Phase::Idle || !pod.is_available() {
         plan.wait("the Pod to return to service");
     } else {
         plan.succeed(observed);

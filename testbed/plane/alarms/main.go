@@ -1,10 +1,12 @@
 // Command alarms says which alarms of a PrometheusRule fire, by Prometheus's own parser and engine.
 //
 //	alarms alarms.yaml < scrapes.json
+//	alarms queries < queries.json
 //
 // The scrapes are a list of {"at": seconds, "instance": name, "text": metrics}. Each alarm is evaluated every 30 seconds from
 // the first scrape to the last; the names of those that fire at the end go to standard output, one a line. A file that
-// Prometheus would not load is an error.
+// Prometheus would not load is an error. The second form reads a list of queries and says of each what it reads and which
+// labels its result has.
 package main
 
 import (
@@ -37,7 +39,11 @@ type scrape struct {
 }
 
 func main() {
-	if err := run(os.Args[1], os.Stdin); err != nil {
+	command := run
+	if os.Args[1] == "queries" {
+		command = func(_ string, in io.Reader) error { return describe(in) }
+	}
+	if err := command(os.Args[1], os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -37,6 +37,15 @@ pub enum Source {
     /// The `*.go` of such a module with the go.mod and go.sum of a directory below it: other versions of its
     /// dependencies.
     Variant(PathBuf, &'static str),
+    /// A main package of a dependency of a module in this checkout, with these build tags. The go.mod of the module
+    /// pins the versions, also where the go.mod of the dependency has directives that forbid a [`Source::Package`].
+    Dependency {
+        module: PathBuf,
+        package: &'static str,
+        tags: &'static str,
+    },
+    /// The package in a directory of a module in this checkout.
+    Program(PathBuf, &'static str),
     /// A published main package, `path@version`; the Go checksum database pins its content.
     Package(String),
 }
@@ -48,9 +57,21 @@ impl Recipe {
         match &self.source {
             Source::Package(package) => parts.push(package.clone().into()),
             Source::Module(dir) => parts.extend(contents(dir, &["go", "mod", "sum"])?),
+            Source::Dependency {
+                module,
+                package,
+                tags,
+            } => {
+                parts.extend([(*package).into(), (*tags).into()]);
+                parts.extend(contents(module, &["mod", "sum"])?);
+            }
             Source::Variant(dir, variant) => {
                 parts.extend(contents(dir, &["go"])?);
                 parts.extend(contents(&dir.join(variant), &["mod", "sum"])?);
+            }
+            Source::Program(dir, package) => {
+                parts.extend(contents(dir, &["mod", "sum"])?);
+                parts.extend(contents(&dir.join(package), &["go"])?);
             }
         }
         let mut hash = digest::Context::new(&digest::SHA256);
@@ -67,7 +88,10 @@ impl Recipe {
 
     fn directory(&self) -> PathBuf {
         match &self.source {
-            Source::Module(dir) | Source::Variant(dir, _) => dir.clone(),
+            Source::Module(dir)
+            | Source::Variant(dir, _)
+            | Source::Program(dir, _)
+            | Source::Dependency { module: dir, .. } => dir.clone(),
             Source::Package(_) => std::env::temp_dir(),
         }
     }
@@ -150,7 +174,7 @@ pub fn build(recipe: &Recipe, dir: &Path, tick: Duration) -> Result<PathBuf> {
     let mut go = Command::new("go");
     go.current_dir(recipe.directory());
     match &recipe.source {
-        Source::Module(_) | Source::Variant(..) => {
+        Source::Module(_) | Source::Variant(..) | Source::Program(..) => {
             let target = scratch.join(recipe.name);
             go.arg("build");
             if let Source::Variant(_, variant) = &recipe.source {
@@ -158,7 +182,16 @@ pub fn build(recipe: &Recipe, dir: &Path, tick: Duration) -> Result<PathBuf> {
             }
             go.args(["-trimpath", "-ldflags", &recipe.ldflags, "-o"])
                 .arg(target)
-                .arg(".");
+                .arg(match &recipe.source {
+                    Source::Program(_, package) => format!("./{package}"),
+                    _ => ".".to_owned(),
+                });
+        }
+        Source::Dependency { package, tags, .. } => {
+            go.args(["build", "-trimpath", "-tags", tags])
+                .args(["-ldflags", &recipe.ldflags, "-o"])
+                .arg(scratch.join(recipe.name))
+                .arg(package);
         }
         Source::Package(package) => {
             go.env("GOBIN", &scratch)
@@ -283,6 +316,50 @@ mod tests {
         assert_eq!(variant(), first, "the go.mod of the module is none of it");
         fs::write(dir.path().join("main.go"), "package main // new").unwrap();
         assert_ne!(variant(), first);
+    }
+
+    #[test]
+    fn key_of_a_dependency_covers_package_tags_and_versions() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("go.mod"), "module x").unwrap();
+        let key = |package, tags| {
+            let module = dir.path().to_owned();
+            let source = Source::Dependency {
+                module,
+                package,
+                tags,
+            };
+            let recipe = recipe(dir.path(), "");
+            Recipe { source, ..recipe }.key("go").unwrap()
+        };
+        let first = key("a/b", "t");
+        assert_eq!(first, key("a/b", "t"));
+        assert_ne!(first, key("a/c", "t"));
+        assert_ne!(first, key("a/b", "u"));
+        fs::write(dir.path().join("go.sum"), "sum").unwrap();
+        assert_ne!(first, key("a/b", "t"));
+    }
+
+    #[test]
+    fn key_of_a_program_leaves_the_other_programs_of_its_module_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        for package in ["one", "two"] {
+            fs::create_dir(dir.path().join(package)).unwrap();
+            fs::write(dir.path().join(package).join("main.go"), "package main").unwrap();
+        }
+        let key = || {
+            let source = Source::Program(dir.path().into(), "one");
+            let recipe = recipe(dir.path(), "");
+            Recipe { source, ..recipe }.key("go").unwrap()
+        };
+        let first = key();
+        fs::write(dir.path().join("two/main.go"), "package main // new").unwrap();
+        assert_eq!(key(), first);
+        fs::write(dir.path().join("one/main.go"), "package main // new").unwrap();
+        let second = key();
+        assert_ne!(second, first);
+        fs::write(dir.path().join("go.mod"), "module x").unwrap();
+        assert_ne!(key(), second);
     }
 
     #[test]

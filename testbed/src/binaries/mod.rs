@@ -139,6 +139,25 @@ pub fn alarms() -> Result<PathBuf> {
     })
 }
 
+/// promtool, which checks the rules of Prometheus and runs their unit tests. It is built without the clients of service
+/// discovery, which these commands don't use.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn promtool() -> Result<PathBuf> {
+    ensure(&Recipe {
+        name: "promtool",
+        description: "promtool",
+        takes: "about 2 minutes",
+        source: Source::Dependency {
+            module: paths::repository().join("testbed/plane/promtool"),
+            package: "github.com/prometheus/prometheus/cmd/promtool",
+            tags: "remove_all_sd",
+        },
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
 /// Caddy, a real proxy for the tests of adapters of load balancers.
 ///
 /// # Errors
@@ -181,6 +200,24 @@ pub fn kstatus() -> Result<PathBuf> {
     })
 }
 
+/// The programs in Go of `examples/operator-go`.
+pub const OPERATOR_PROGRAMS: [&str; 2] = ["operate", "cooperate"];
+
+/// One of the [`OPERATOR_PROGRAMS`].
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn operator_program(name: &'static str) -> Result<PathBuf> {
+    let module = paths::repository().join("examples/operator-go");
+    ensure(&Recipe {
+        name,
+        description: "a program of examples/operator-go",
+        takes: "about a minute",
+        source: Source::Program(module, name),
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
 /// Version of the Lua interpreter that Argo CD embeds.
 const LUA_VERSION: &str = "v1.1.2";
 
@@ -216,10 +253,14 @@ pub fn build_all(kubernetes: Kubernetes) -> Result<()> {
     kwok()?;
     cert_manager()?;
     alarms()?;
+    promtool()?;
     caddy()?;
     helm()?;
     kstatus()?;
     lua()?;
+    for program in OPERATOR_PROGRAMS {
+        operator_program(program)?;
+    }
     Ok(())
 }
 

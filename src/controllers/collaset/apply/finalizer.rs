@@ -9,44 +9,40 @@ use super::super::requests::{RequestError, StageError, request_with_deadline};
 use super::{PlanExecution, events};
 use crate::api::keys;
 use crate::cluster::objects::{CollaSetObject, object_requests};
+use crate::controllers::finalizer_answer;
 use crate::domain::collaset::status::FailedStep;
+use crate::domain::pod::PodMetadata;
 
 /// Adds the finalizer. A failure is reported by an Event.
 pub async fn add_finalizer(execution: &PlanExecution<'_>) -> Result<(), StageError> {
     let mut all = other_finalizers(execution);
     all.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
-    let written = patch_finalizers(execution, &all)
-        .await
-        .and_then(|()| check_finalizer_written(execution));
+    let written = patch_finalizers(execution, &all).await;
+    let written = written.and_then(|answer| {
+        let description = describe_finalizer(execution);
+        finalizer_answer::check_added(&answer, keys::PRE_RECLAIM_FINALIZER, &description)
+    });
+    let written = written.map_err(|error| error.into_stage_error(FailedStep::Revisions));
     let result = execution.requeue_if_written(written);
     events::announce_failure(execution, "FailedAddFinalizer", &result);
     result
 }
 
-/// Checks that the set has the finalizer, by the cached answer of the API server. Without this check, a webhook that
-/// removes the finalizer would cause the write again and again.
-fn check_finalizer_written(execution: &PlanExecution<'_>) -> Result<(), StageError> {
-    let cached = execution
-        .objects()
-        .sets
-        .get(execution.namespace(), execution.name());
-    let is_written = cached.is_none_or(|cached| {
-        let mut all = cached.metadata.finalizers.iter().flatten();
-        all.any(|finalizer| finalizer == keys::PRE_RECLAIM_FINALIZER)
-    });
-    let description = format!("the finalizer of CollaSet {}", execution.name());
-    match is_written {
-        true => Ok(()),
-        false => {
-            Err(RequestError::not_as_written(&description).into_stage_error(FailedStep::Revisions))
-        }
-    }
-}
-
 /// Removes the finalizer. The set is gone then, unless it has other finalizers.
 pub async fn remove_finalizer(execution: &PlanExecution<'_>) -> Result<(), StageError> {
-    let others = other_finalizers(execution);
-    let result = patch_finalizers(execution, &others).await;
+    let written = patch_finalizers(execution, &other_finalizers(execution)).await;
+    let is_gone = written.and_then(|answer| {
+        let description = describe_finalizer(execution);
+        finalizer_answer::check_removed(&answer, keys::PRE_RECLAIM_FINALIZER, &description)
+    });
+    if is_gone == Ok(true) {
+        let sets = &execution.objects().sets;
+        sets.apply_own_delete(execution.namespace(), execution.name(), execution.uid());
+    }
+    let result = match is_gone {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.into_stage_error(FailedStep::Revisions)),
+    };
     events::announce_failure(execution, "FailedRemoveFinalizer", &result);
     match &result {
         Ok(()) => execution.state.clear_refusal(&RefusalKey::Finalizer),
@@ -61,11 +57,11 @@ pub async fn remove_finalizer(execution: &PlanExecution<'_>) -> Result<(), Stage
         }
         Err(_) => {}
     }
-    if result.is_ok() && others.is_empty() {
-        let sets = &execution.objects().sets;
-        sets.apply_own_delete(execution.namespace(), execution.name(), execution.uid());
-    }
     result
+}
+
+fn describe_finalizer(execution: &PlanExecution<'_>) -> String {
+    format!("the finalizer of CollaSet {}", execution.name())
 }
 
 fn other_finalizers(execution: &PlanExecution<'_>) -> Vec<String> {
@@ -75,12 +71,12 @@ fn other_finalizers(execution: &PlanExecution<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Writes the finalizers. A merge patch replaces the whole list, and therefore has the resourceVersion of the plan as
+/// Writes the finalizers, and returns the metadata of the answer. A merge patch replaces the whole list, and therefore has the resourceVersion of the plan as
 /// precondition.
 async fn patch_finalizers(
     execution: &PlanExecution<'_>,
     finalizers: &[String],
-) -> Result<(), StageError> {
+) -> Result<PodMetadata, RequestError> {
     let metadata = &execution.set.metadata;
     let patch = Patch::Merge(json!({ "metadata": {
         "uid": metadata.uid,
@@ -88,14 +84,12 @@ async fn patch_finalizers(
         "finalizers": finalizers,
     } }));
     let object = (execution.namespace(), execution.name());
-    let request = object_requests::patch_object::<CollaSetObject>(
+    let request = object_requests::patch_for_answer::<CollaSetObject>(
         execution.client(),
         execution.objects(),
         object,
         &patch,
         false,
     );
-    request_with_deadline(&format!("CollaSet {}", execution.name()), request)
-        .await
-        .map_err(|error| error.into_stage_error(FailedStep::Revisions))
+    request_with_deadline(&format!("CollaSet {}", execution.name()), request).await
 }

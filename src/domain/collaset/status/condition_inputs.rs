@@ -16,7 +16,7 @@ use super::pods_down::{
 use super::{MAX_NAMES, is_operating, waits};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
-use crate::domain::lifecycle::{Phase, stored_phases};
+use crate::domain::lifecycle::{Phase, stored_phase};
 use crate::domain::pod::Pod;
 
 /// The differences between a set and its spec, as counts and texts.
@@ -99,6 +99,7 @@ impl ConditionInputs {
             && !waits::is_at_pause(facts, status)
             && count_recorded_as_updated(facts, draft, true) >= missing;
         let unavailable = pods.iter().filter(|p| !p.is_available());
+        let opening = members.opening_pairs();
         ConditionInputs {
             is_remaking,
             is_under_way,
@@ -110,8 +111,8 @@ impl ConditionInputs {
             staying_outdated: members.outdated().count().saturating_sub(behind),
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
             returning: pods.iter().filter(|p| is_coming_back(p)).count(),
-            opening: members.opening_pairs().count(),
-            held_up: members.count_held_up(),
+            opening: opening.len(),
+            held_up: members.count_held_up(&opening),
             updates,
             pairs,
             requests: MembershipRequests::from_facts(facts, draft),
@@ -186,25 +187,27 @@ impl<'a> CountedMembers<'a> {
         outdated.filter(|pod| !self.is_new_half_of_outdated(pod))
     }
 
-    /// Counts the Pods and pairs of the rollout that can't go on by themselves.
-    fn count_held_up(&self) -> usize {
+    /// Counts the Pods and the `opening` pairs of the rollout that can't go on by themselves.
+    fn count_held_up(&self, opening: &[&'a Arc<Pod>]) -> usize {
         let worked_on = self.pods.iter();
         let worked_on = worked_on.filter(|pod| is_operating(pod) || is_coming_back(pod));
-        worked_on.filter(|pod| is_held_up(pod)).count()
-            + self.opening_pairs().filter(|half| is_held_up(half)).count()
+        let all = worked_on.chain(opening);
+        all.filter(|pod| is_held_up(pod)).count()
     }
 
     /// The new Pods of the pairs of a rollout of which neither Pod has an operation of the set.
-    fn opening_pairs(&self) -> impl Iterator<Item = &&'a Arc<Pod>> {
+    fn opening_pairs(&self) -> Vec<&'a Arc<Pod>> {
         let busy = self.pods.iter().filter(|_| self.pairs > 0);
         let busy = busy.filter(|p| is_operating(p) || is_coming_back(p));
         let busy: BTreeSet<&str> = busy.map(|p| &*p.metadata.name).collect();
-        self.new_halves().filter(move |half| {
+        let halves = self.new_halves().copied();
+        let opening = halves.filter(|half| {
             let origin = half.label(keys::REPLACE_PAIR_ORIGIN_NAME);
             let is_of_rollout = origin.is_some_and(|origin| self.outdated_names.contains(origin));
             let both = [Some(&*half.metadata.name), origin];
             is_of_rollout && !both.into_iter().flatten().any(|name| busy.contains(name))
-        })
+        });
+        opening.collect()
     }
 
     /// Counts the Pods of another revision than the complete rollout will give them.
@@ -320,7 +323,7 @@ fn pods_to_end(facts: &SetFacts, draft: &Draft) -> Vec<Arc<Pod>> {
 fn describe_left_out_pods(facts: &SetFacts, draft: &Draft) -> String {
     let is_half_updated = |pod: &Pod| {
         SetOperation::Update.is_in_progress(pod)
-            && stored_phases(pod).get(set_operations::LIFECYCLE_ID) == Some(&Phase::Operate)
+            && stored_phase(pod, set_operations::LIFECYCLE_ID) == Phase::Operate
             && update_progress(pod) != UpdateProgress::Done
     };
     let old = facts.members.iter();
@@ -367,7 +370,7 @@ fn max_unavailable_use(facts: &SetFacts, draft: &Draft) -> update::MaxUnavailabl
     let mut using_up = update::max_unavailable_use(facts, draft);
     let comes_back = |pod: &Pod| {
         let is_on_its_way =
-            pod.is_ready() || stored_phases(pod).contains_key(set_operations::LIFECYCLE_ID);
+            pod.is_ready() || stored_phase(pod, set_operations::LIFECYCLE_ID) != Phase::Idle;
         is_on_its_way && !waits::is_kept_off(pod)
     };
     let is_counted = |pod: &Arc<Pod>| !is_down(facts, pod) || !comes_back(pod);

@@ -7,7 +7,7 @@ use super::super::set_facts::SetFacts;
 use super::finalizer_waits::{blocking_finalizers, describe_finalizer_wait};
 use super::{MAX_NAMES, waits};
 use crate::domain::grace_delete;
-use crate::domain::lifecycle::{Phase, stored_phases};
+use crate::domain::lifecycle::{Phase, stored_phase};
 use crate::domain::messages;
 use crate::domain::pod::Pod;
 
@@ -107,12 +107,12 @@ fn leave_blocker(pod: &Pod) -> Option<LeaveBlocker> {
     if pod.is_terminating() && !is_kept {
         return Some(LeaveBlocker::Terminating);
     }
-    match stored_phases(pod).get(grace_delete::DELETION_ID) {
+    match stored_phase(pod, grace_delete::DELETION_ID) {
         _ if pod.is_terminating() => Some(LeaveBlocker::ByFinalizers),
-        Some(Phase::PreCheck) => Some(LeaveBlocker::ByRules),
-        Some(Phase::Preparing) if is_kept => Some(LeaveBlocker::ByFinalizers),
-        Some(Phase::Preparing) => Some(LeaveBlocker::OnTraffic),
-        Some(_) => Some(LeaveBlocker::Undeleted),
-        None => None,
+        Phase::Idle => None,
+        Phase::PreCheck => Some(LeaveBlocker::ByRules),
+        Phase::Preparing if is_kept => Some(LeaveBlocker::ByFinalizers),
+        Phase::Preparing => Some(LeaveBlocker::OnTraffic),
+        _ => Some(LeaveBlocker::Undeleted),
     }
 }

@@ -29,7 +29,7 @@ use super::set_facts::SetFacts;
 use super::set_operations::{self, SetOperation};
 use crate::api::collaset::{CollaSetStatus, RolloutStatus};
 use crate::api::keys;
-use crate::domain::lifecycle::{Phase, stored_phases};
+use crate::domain::lifecycle::{Phase, stored_phase};
 use crate::domain::pod::Pod;
 
 /// Most Pods that one message names.
@@ -78,12 +78,8 @@ const RECHECK_NANOS: u64 = 10_000_000_000;
 pub fn requeue_under_way(facts: &SetFacts, draft: &mut Draft) {
     let mut pods = facts.observed.pods.iter();
     let is_under_way = |pod: &Arc<Pod>| {
-        let phase = || {
-            stored_phases(pod)
-                .get(set_operations::LIFECYCLE_ID)
-                .copied()
-        };
-        let waits = || phase().is_some_and(|phase| phase != Phase::Operate);
+        let phase = || stored_phase(pod, set_operations::LIFECYCLE_ID);
+        let waits = || !matches!(phase(), Phase::Idle | Phase::Operate);
         !pod.is_terminating() && (set_operations::is_leaving(pod) || is_operating(pod) && waits())
     };
     if !facts.observed.refused.unstepped.is_empty() || pods.any(is_under_way) {

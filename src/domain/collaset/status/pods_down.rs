@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::set_facts::SetFacts;
 use super::super::set_operations::{self, SetOperation};
 use super::MAX_NAMES;
-use crate::domain::lifecycle::{Phase, Stage, stored_phases};
+use crate::domain::lifecycle::{Phase, Stage, stored_phase};
 use crate::domain::not_ready::NotReadyCause;
 use crate::domain::pod::Pod;
 
@@ -13,16 +13,14 @@ use crate::domain::pod::Pod;
 pub(super) fn is_coming_back(pod: &Pod) -> bool {
     let mut operations = [SetOperation::Update, SetOperation::ScaleIn].iter();
     let is_over = !operations.any(|operation| operation.is_in_progress(pod));
-    is_over && !pod.is_available() && stored_phases(pod).contains_key(set_operations::LIFECYCLE_ID)
+    is_over && !pod.is_available() && stored_phase(pod, set_operations::LIFECYCLE_ID) != Phase::Idle
 }
 
 /// Whether a Pod that the set works on can't go on by itself: it waits for rules, or it does not start until somebody
 /// corrects the cause.
 pub(super) fn is_held_up(pod: &Pod) -> bool {
-    let phase = stored_phases(pod)
-        .get(set_operations::LIFECYCLE_ID)
-        .copied();
-    matches!(phase, Some(Phase::PreCheck | Phase::PostCheck))
+    let phase = stored_phase(pod, set_operations::LIFECYCLE_ID);
+    matches!(phase, Phase::PreCheck | Phase::PostCheck)
         || NotReadyCause::of_pod(pod)
             // Every Pod is without a report of a scheduler at first.
             .is_some_and(|cause| cause.is_stuck() && cause != NotReadyCause::NoScheduler)

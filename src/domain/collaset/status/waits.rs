@@ -19,7 +19,7 @@ use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys::{self, Family};
 use crate::domain::grace_delete;
 use crate::domain::lifecycle::service_obstacles::{self, ServiceObstacle};
-use crate::domain::lifecycle::{Phase, Stage, min_ready, stored_phases};
+use crate::domain::lifecycle::{Phase, Stage, min_ready, stored_phase};
 use crate::domain::messages;
 use crate::domain::not_ready::NotReadyCause;
 use crate::domain::pod::Pod;
@@ -324,11 +324,12 @@ fn describe_operation(facts: &SetFacts, pod: &Pod) -> Option<String> {
     let is_idle =
         !SetOperation::Update.is_in_progress(pod) && !SetOperation::ScaleIn.is_in_progress(pod);
     let goes = set_operations::is_leaving(pod)
-        && stored_phases(pod).get(grace_delete::DELETION_ID) == Some(&Phase::Operate);
+        && stored_phase(pod, grace_delete::DELETION_ID) == Phase::Operate;
     if is_idle || goes {
         return describe_deletion(facts, pod);
     }
-    match stored_phases(pod).get(set_operations::LIFECYCLE_ID)? {
+    match stored_phase(pod, set_operations::LIFECYCLE_ID) {
+        Phase::Idle => None,
         Phase::PreCheck => Some(describe_rule_wait(facts, pod)),
         Phase::Preparing => Some(describe_traffic_wait(facts, pod)),
         Phase::Operate => match update_progress(pod) {
@@ -412,14 +413,14 @@ fn describe_deletion(facts: &SetFacts, pod: &Pod) -> Option<String> {
     if !set_operations::is_leaving(pod) {
         return None;
     }
-    let waits = match stored_phases(pod).get(grace_delete::DELETION_ID) {
-        Some(Phase::PreCheck) => format!(" and {}", describe_rule_wait(facts, pod)),
-        Some(Phase::Preparing) => format!(" and {}", describe_traffic_wait(facts, pod)),
-        Some(_) => match facts.deletion_refusal(pod) {
+    let waits = match stored_phase(pod, grace_delete::DELETION_ID) {
+        Phase::Idle => describe_blocked_lifecycle(facts.observed, pod),
+        Phase::PreCheck => format!(" and {}", describe_rule_wait(facts, pod)),
+        Phase::Preparing => format!(" and {}", describe_traffic_wait(facts, pod)),
+        _ => match facts.deletion_refusal(pod) {
             Some(reason) => format!(", and off traffic; its deletion is refused: {reason}"),
             None => ", and off traffic".to_owned(),
         },
-        None => describe_blocked_lifecycle(facts.observed, pod),
     };
     Some(format!("will be deleted{waits}"))
 }

@@ -16,7 +16,7 @@ use super::super::strategy::UpdatePolicy;
 use super::slot_goals::SlotGoals;
 use super::targets;
 use crate::api::keys;
-use crate::domain::lifecycle::{Phase, min_ready, stored_phases};
+use crate::domain::lifecycle::{Phase, min_ready, stored_phase};
 use crate::domain::pod::Pod;
 
 /// Nanoseconds after its deletion timestamp at which a terminating Pod is overdue. The Pod should be gone at the
@@ -197,13 +197,13 @@ fn is_offline_for_update(facts: &SetFacts, draft: &mut Draft, pod: &Pod) -> bool
     {
         return false;
     }
-    match stored_phases(pod).get(set_operations::LIFECYCLE_ID) {
-        Some(Phase::PreCheck) => return false, // its rules delay it
-        Some(_) => {
+    match stored_phase(pod, set_operations::LIFECYCLE_ID) {
+        Phase::PreCheck => return false, // its rules delay it
+        Phase::Idle => {}
+        _ => {
             draft.requeue_after(RETURN_WAIT_NANOS); // no watch reports that the doubts are over
             return true;
         }
-        None => {}
     }
     let (refused, now) = (&facts.observed.refused, facts.observed.now_nanos);
     let uid = &pod.metadata.uid;
