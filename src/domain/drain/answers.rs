@@ -34,11 +34,16 @@ pub enum EvictionAnswer {
     },
 }
 
+/// How the server ends a denial that says nothing about the Pod: the request has to be sent again.
+const ASK_AGAIN: &str = "; try again in a moment";
+
 impl EvictionAnswer {
     /// The meaning of an error of the API server. `message` and `causes` are those of the `Status` object.
     pub fn from_api_refusal(code: u16, message: &str, causes: &[String]) -> EvictionAnswer {
+        let not_checked = |reason: String| EvictionAnswer::NotChecked { reason };
         if let Some((_, text)) = message.split_once("denied the request: ") {
             return match code {
+                _ if text.ends_with(ASK_AGAIN) => not_checked(text.to_owned()),
                 429 if text.contains(grace_delete::UNDERWAY_MESSAGE) => EvictionAnswer::Lifecycle {
                     message: text.to_owned(),
                 },
@@ -48,19 +53,24 @@ impl EvictionAnswer {
                 },
             };
         }
-        let not_checked = |reason: String| EvictionAnswer::NotChecked { reason };
         match code {
             404 => EvictionAnswer::Gone,
             401 => not_checked("the API server does not accept these credentials".to_owned()),
             403 if message.contains("cannot create resource \"pods/eviction\"") => {
                 not_checked("you may not evict this Pod, not even by a dry run".to_owned())
             }
+            403 if causes.iter().any(|cause| cause.ends_with(NAMESPACE_ENDS)) => not_checked(
+                "its namespace is being terminated, which deletes it; kubectl drain waits for this"
+                    .to_owned(),
+            ),
+            400 if message.contains("does not support dry run") => not_checked(message.to_owned()),
+            500.. if message.contains(TIMEOUT) => not_checked(message.to_owned()),
             500.. if is_own_webhook_failure(message) => EvictionAnswer::Unanswered {
                 message: message.to_owned(),
             },
+            500.. if !is_lasting_error(message) => not_checked(message.to_owned()),
             // The refusal of a PodDisruptionBudget has a cause, and an overloaded API server gives none.
             429 if causes.is_empty() => not_checked(message.to_owned()),
-            502..=504 => not_checked(message.to_owned()),
             _ => {
                 let unnamed = causes.iter().filter(|cause| !message.contains(*cause));
                 let parts: Vec<&str> = std::iter::once(message)
@@ -73,6 +83,41 @@ impl EvictionAnswer {
             }
         }
     }
+}
+
+/// End of the cause that the API server gives in a terminating namespace.
+const NAMESPACE_ENDS: &str = " is being terminated";
+/// How the API server says that a webhook has not answered in time.
+const TIMEOUT: &str = "context deadline exceeded";
+
+/// Whether an error 5xx stays until somebody changes an object: a webhook of others does not answer, or several
+/// PodDisruptionBudgets select the Pod.
+fn is_lasting_error(message: &str) -> bool {
+    message.contains("failed calling webhook")
+        || message.contains("more than one PodDisruptionBudget")
+}
+
+/// Whether a refusal is about the count of a rule or of a PodDisruptionBudget, in the words of the server or of the API
+/// server.
+pub fn is_about_budget(message: &str) -> bool {
+    let figures = [
+        "Pods are unavailable, the limit is",
+        "must be available (minAvailableValue",
+    ];
+    let mut phrases = figures
+        .into_iter()
+        .chain(["unhealthyPodPolicy IfHealthyBudget", "disruption budget "]);
+    phrases.any(|phrase| message.contains(phrase))
+}
+
+/// Whether the server says that the refusal ends without a change of the rule.
+pub fn ends_by_itself(message: &str) -> bool {
+    [
+        "; try again",
+        "the rest of the budget is left to other Pods for about",
+    ]
+    .iter()
+    .any(|phrase| message.contains(phrase))
 }
 
 #[cfg(test)]
@@ -138,5 +183,51 @@ mod tests {
             "pods \"web-0\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: no";
         assert_eq!(of(403, policy), refused(403, policy));
         assert_eq!(of(404, "gone"), EvictionAnswer::Gone);
+    }
+
+    #[test]
+    fn answers_that_change_by_themselves_are_not_checked() {
+        let denied = "admission webhook \"pod-eviction.apps.kusionstack.io\" denied the request: ";
+        let own = "Internal error occurred: failed calling webhook \"pod-eviction.apps.kusionstack.io\": failed to call \
+                   webhook: Post \"https://x\": context deadline exceeded";
+        let transient = [
+            (
+                429,
+                format!("{denied}Pod web-0 is held: it is not known; try again in a moment"),
+            ),
+            (
+                503,
+                format!("{denied}Pod web-0 can't be checked: no; try again in a moment"),
+            ),
+            (500, own.to_owned()),
+            (500, own.replace("apps.kusionstack.io", "example.com")),
+            (
+                500,
+                "Internal error occurred: etcdserver: leader changed".to_owned(),
+            ),
+            (
+                400,
+                "admission webhook \"x.example.com\" does not support dry run".to_owned(),
+            ),
+        ];
+        for (code, message) in transient {
+            let answer = of(code, &message);
+            assert!(
+                matches!(&answer, EvictionAnswer::NotChecked { reason } if !reason.is_empty()),
+                "{answer:?}"
+            );
+        }
+        let several = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        assert_eq!(of(500, several), refused(500, several));
+    }
+
+    #[test]
+    fn namespace_that_ends_deletes_the_pod() {
+        let forbidden = "pods \"web-0\" is forbidden: unable to create new content in namespace shop because it is being terminated";
+        let causes = ["namespace shop is being terminated".to_owned()];
+        let answer = EvictionAnswer::from_api_refusal(403, forbidden, &causes);
+        assert!(
+            matches!(answer, EvictionAnswer::NotChecked { reason } if reason.contains("namespace"))
+        );
     }
 }

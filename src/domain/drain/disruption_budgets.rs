@@ -33,6 +33,7 @@ pub fn pdb_budget(object: &DisruptionBudget, view: PodsInView<'_>) -> Budget {
         left,
         size: figures.expected.into(),
         returning: recovered - left,
+        unknown: 0,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::domain::pod::Pod;
 pub fn preview(node: &ObservedNode) -> DrainPreview {
     let table = BudgetTable::new(node);
     let mut facts = facts_without_budgets(node);
-    let (mut candidates, mut pods) = (Vec::new(), Vec::new());
+    let (mut candidates, mut pods, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
     for DrainedPod { pod, answer, .. } in node.evicted_pods() {
         let Some(answer) = answer else {
             continue;
@@ -36,6 +36,7 @@ pub fn preview(node: &ObservedNode) -> DrainPreview {
             }),
             Verdict::NotChecked(reason) => {
                 facts.not_checked.push(UncheckedPod { pod: name, reason });
+                unknown.push(&**pod);
             }
             Verdict::Terminating => facts.terminating.push(TerminatingPod {
                 pod: name,
@@ -44,7 +45,8 @@ pub fn preview(node: &ObservedNode) -> DrainPreview {
             Verdict::Gone => {}
         }
     }
-    let planned = plan_waves(table.budgets.clone(), &candidates);
+    let budgets = table.budgets_with_unknown(unknown.into_iter());
+    let planned = plan_waves(budgets, &candidates);
     let waves = planned.waves.iter().map(|departures| {
         let pods = departures.iter().map(|departure| {
             let (pod, answer) = &pods[departure.candidate];

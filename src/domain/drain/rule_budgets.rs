@@ -11,6 +11,9 @@ use crate::domain::pending_disruption::counts_as_available;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{AvailabilityLimits, AvailabilityRules, ExpectedPods};
 
+/// Why a budget is not known if the Pods of its namespace are not.
+pub const PODS_UNREADABLE: &str = "the Pods of its namespace could not be read";
+
 /// Operations whose claims end with the Pod, so that a new Pod takes its place.
 const DELETING: [&str; 2] = ["Delete", "Evict"];
 
@@ -23,8 +26,8 @@ pub enum RuleBudget {
     Known(Budget),
     /// The object denies every disruption, for this reason.
     DeniesAll(String),
-    /// The server has not counted the Pods of the present spec.
-    NotCounted,
+    /// How many Pods may go is not known, for this reason (a clause).
+    Unknown(String),
 }
 
 /// The Pods of a namespace, as a budget sees them.
@@ -46,17 +49,20 @@ pub fn rule_budget(object: &RuleObject, view: PodsInView<'_>) -> RuleBudget {
     if let Some(message) = object.denies_all_message() {
         return RuleBudget::DeniesAll(message.to_owned());
     }
+    let not_counted = || {
+        RuleBudget::Unknown(format!(
+            "the server has not counted the Pods of PodTransitionRule {} yet; if this does not change, check whether the \
+             server runs",
+            object.set.name
+        ))
+    };
     let Some(status) = object.current_status() else {
-        return RuleBudget::NotCounted;
+        return not_counted();
     };
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let total = count(status.expected_pods);
     let Some(pods) = view.pods else {
-        return RuleBudget::Known(Budget {
-            left: count(status.available_pods),
-            size: total.into(),
-            returning: 0,
-        });
+        return RuleBudget::Unknown(PODS_UNREADABLE.to_owned());
     };
     let selected: Vec<&Pod> = pods
         .iter()
@@ -65,6 +71,10 @@ pub fn rule_budget(object: &RuleObject, view: PodsInView<'_>) -> RuleBudget {
         .collect();
     let left = selected.iter().filter(|pod| is_left(object, pod));
     let left = u32::try_from(left.count()).unwrap_or(u32::MAX);
+    // Such a status is older than the Pods. By now, the server may expect more Pods than the status says.
+    if left > count(status.available_pods) {
+        return not_counted();
+    }
     let stays_away = |pod: &&&Pod| {
         let is_living = !pod.is_terminating() && !pod.is_finished();
         let is_drained = view.drained.contains(pod.metadata.uid.as_str());
@@ -79,6 +89,7 @@ pub fn rule_budget(object: &RuleObject, view: PodsInView<'_>) -> RuleBudget {
             base: percentage_base(&selected, total),
         },
         returning: total.saturating_sub(left).saturating_sub(away),
+        unknown: 0,
     })
 }
 

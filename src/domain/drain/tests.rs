@@ -43,14 +43,20 @@ fn web(count: usize) -> Vec<Arc<Pod>> {
 
 /// A rule object that the server has counted.
 fn rule(name: &str, max: Value, status: Value) -> RuleObject {
+    rule_with(name, max, &json!({}), status)
+}
+
+/// As [`rule`], with a patch of the spec.
+fn rule_with(name: &str, max: Value, spec: &Value, status: Value) -> RuleObject {
     let mut object = json!({
         "metadata": { "namespace": "shop", "name": name, "generation": 1 },
         "spec": {
             "selector": { "matchLabels": { "app": "web" } },
             "rules": [{ "name": "availability", "availablePolicy": { "maxUnavailableValue": max } }],
         },
-        "status": { "observedGeneration": 1 },
+        "status": { "observedGeneration": 1, "availablePods": 10 },
     });
+    json_patch::merge(&mut object["spec"], spec);
     json_patch::merge(&mut object["status"], &status);
     RuleObject::compile(serde_json::from_value(object).unwrap())
 }
@@ -75,14 +81,26 @@ fn refused(message: &str) -> EvictionAnswer {
     }
 }
 
+fn lifecycle() -> EvictionAnswer {
+    EvictionAnswer::Lifecycle {
+        message: format!(
+            "Pod web-0 is being drained: {}",
+            grace_delete::UNDERWAY_MESSAGE
+        ),
+    }
+}
+
 /// A node with these Pods. All Pods of the namespace run on the node, except for `elsewhere`.
 struct Scene {
     pods: Vec<(Arc<Pod>, EvictionAnswer)>,
     elsewhere: Vec<Arc<Pod>>,
+    are_pods_read: bool,
+    notes: Vec<String>,
     rules: Result<Vec<RuleObject>, String>,
     budgets: Result<Vec<DisruptionBudget>, String>,
     excluded: Option<String>,
     flags: DrainFlags,
+    daemon_set: DaemonSetRead,
 }
 
 impl Scene {
@@ -92,10 +110,13 @@ impl Scene {
         Scene {
             pods: pods.collect(),
             elsewhere: Vec::new(),
+            are_pods_read: true,
+            notes: Vec::new(),
             rules: Ok(Vec::new()),
             budgets: Ok(Vec::new()),
             excluded: None,
             flags: FLAGS,
+            daemon_set: DaemonSetRead::Found,
         }
     }
 
@@ -125,11 +146,11 @@ impl Scene {
         let namespace = DrainNamespace {
             rules: self.rules,
             disruption_budgets: self.budgets,
-            pods: Some(all.cloned().collect()),
+            pods: self.are_pods_read.then(|| all.cloned().collect()),
             excluded: self.excluded,
         };
         let pods = self.pods.into_iter().map(|(pod, answer)| {
-            let choice = choose(&pod, false, Some(&DaemonSetRead::Found), self.flags);
+            let choice = choose(&pod, false, Some(&self.daemon_set), self.flags);
             DrainedPod {
                 answer: (choice == KubectlChoice::Evicts).then_some(answer),
                 pod,
@@ -140,7 +161,7 @@ impl Scene {
             name: "worker-0".to_owned(),
             pods: pods.collect(),
             namespaces: BTreeMap::from([("shop".to_owned(), namespace)]),
-            notes: Vec::new(),
+            notes: self.notes,
             now: Timestamp::UNIX_EPOCH,
         })
     }
@@ -194,7 +215,7 @@ fn waves_are_those_of_the_tightest_rule() {
 
 #[test]
 fn rule_that_lets_no_pod_go_holds_pods_for_good() {
-    let message = "Pod web-0 is held by rule availability of PodTransitionRule web: no";
+    let message = "Pod web-0 is held by rule availability of PodTransitionRule web: 0 of 2 Pods are unavailable, the limit is 0";
     let scene = Scene::new(web(2)).answered(&refused(message));
     let status = json!({ "expectedPods": 2, "unavailableLimit": 0 });
     let preview = scene
@@ -214,7 +235,7 @@ fn rule_that_lets_no_pod_go_holds_pods_for_good() {
 
 #[test]
 fn claims_in_flight_and_stuck_pods_use_the_budget() {
-    let message = "Pod web-0 is held by rule availability of PodTransitionRule web: used up";
+    let message = "Pod web-0 is held by rule availability of PodTransitionRule web: 1 of 2 Pods are unavailable, the limit is 1";
     let scene = |elsewhere: Arc<Pod>, status: Value| {
         let mut scene = Scene::new(web(1)).answered(&refused(message));
         scene.elsewhere = vec![elsewhere];
@@ -300,15 +321,11 @@ fn refusal_that_no_budget_explains_holds_the_pod() {
     let preview = Scene::new(web(1)).answered(&policy).preview();
     assert_eq!(held(&preview), ["web-0"]);
     assert!(preview.held[0].by.is_empty());
-    let behind =
-        refused("Pod web-0 is held by PodTransitionRule web: this replica has not yet seen it");
-    let status = json!({ "expectedPods": 1, "unavailableLimit": 1 });
-    let scene = Scene::new(web(1)).answered(&behind);
-    let preview = scene
-        .under_rules(vec![rule("web", json!(1), status)])
-        .preview();
+    let overlapping = refused(
+        "Pod web-0 is held: 9 PodTransitionRules with an availability rule cover it, and at most 8 may",
+    );
+    let preview = Scene::new(web(1)).answered(&overlapping).preview();
     assert_eq!(held(&preview), ["web-0"]);
-    assert_eq!(preview.held[0].by[0].name, "web");
     let dead = EvictionAnswer::Unanswered {
         message: "failed calling webhook".to_owned(),
     };
@@ -389,12 +406,32 @@ fn rules_that_are_not_enforced_hold_nothing_and_are_named() {
     assert!(preview.notes[0].ends_with("no label"));
 }
 
-/// The server lets a Pod go for which its budget has no room, for example by break-glass.
+/// The server has counted another state than the preview, or exempts the Pod.
 #[test]
-fn exempt_pod_goes_although_its_budget_is_used_up() {
+fn yes_without_room_is_not_checked_and_frees_no_other_pod() {
+    let status = json!({ "expectedPods": 3, "unavailableLimit": 0 });
+    let scene = Scene::new(web(3)).under_rules(vec![rule("web", json!(0), status)]);
+    let preview = scene.preview();
+    assert!(preview.waves.is_empty(), "{preview:?}");
+    assert_eq!(preview.not_checked.len(), 3);
+    let reason = &preview.not_checked[0].reason;
+    assert!(reason.contains("PodTransitionRule web"), "{reason}");
+    assert_eq!(preview.outcome, DrainOutcome::Unknown);
+
+    // Such a Pod may take the room of another budget.
+    let selector = json!({ "selector": { "matchLabels": { "tight": "yes" } } });
     let status = json!({ "expectedPods": 1, "unavailableLimit": 0 });
-    let scene = Scene::new(web(1)).under_rules(vec![rule("web", json!(0), status)]);
-    assert_eq!(waves(&scene.preview()), [["web-0"]]);
+    let tight = rule_with("tight", json!(0), &selector, status);
+    let mut pods = web(1);
+    pods.push(pod(
+        "web-1",
+        json!({ "metadata": { "labels": { "tight": "yes" } } }),
+    ));
+    let scene = Scene::new(pods).under_budgets(vec![budget("pdb", 1, 2, 2)]);
+    let preview = scene.under_rules(vec![tight]).preview();
+    assert_eq!(preview.not_checked[0].pod.name, "web-1");
+    assert_eq!(waves(&preview)[0], ["web-0"]);
+    assert!(!preview.waves[0].pods[0].certain);
 }
 
 #[test]
@@ -432,6 +469,190 @@ fn graceful_deletion_begins_lifecycles_within_the_budget() {
     assert_eq!(preview.held[0].by[0].name, "check");
 }
 
+/// The status counts fewer available Pods than there are: the server may expect more Pods by now.
+#[test]
+fn rule_with_older_count_than_its_pods_is_not_checked() {
+    let status = json!({ "expectedPods": 5, "unavailableLimit": 1, "availablePods": 5 });
+    let preview = Scene::new(web(10))
+        .under_rules(vec![rule("web", json!(1), status)])
+        .preview();
+    assert!(preview.waves.is_empty(), "{preview:?}");
+    assert_eq!(preview.not_checked.len(), 10);
+}
+
+#[test]
+fn refusal_that_the_count_contradicts_is_not_checked() {
+    let used_up = "Pod web-0 is held by rule availability of PodTransitionRule web: 1 of 1 Pods are unavailable, the limit is 1";
+    let transient = "Pod web-0 is held by PodTransitionRule web: an earlier request for the same operation on this Pod \
+                     was admitted and had no effect; its claim is released in about 9s; try again then";
+    for message in [used_up, transient] {
+        let status = json!({ "expectedPods": 1, "unavailableLimit": 1 });
+        let preview = Scene::new(web(1))
+            .answered(&refused(message))
+            .under_rules(vec![rule("web", json!(1), status)])
+            .preview();
+        assert_eq!(preview.outcome, DrainOutcome::Unknown, "{preview:?}");
+        assert!(preview.not_checked[0].reason.contains(message));
+    }
+}
+
+/// Whether such a Pod uses the budget depends on the rights of the user.
+#[test]
+fn pod_with_break_glass_annotation_under_a_rule_is_not_checked() {
+    let annotated = json!({ "metadata": { "annotations": { (keys::BYPASS): "incident" } } });
+    for limit in [0, 1] {
+        let pods = (0..3).map(|n| pod(&format!("web-{n}"), annotated.clone()));
+        let status = json!({ "expectedPods": 3, "unavailableLimit": limit });
+        let preview = Scene::new(pods.collect())
+            .under_rules(vec![rule("web", json!(limit), status)])
+            .under_budgets(vec![budget("pdb", 1, 3, 3)])
+            .preview();
+        assert!(preview.waves.is_empty());
+        assert!(
+            preview.not_checked[2].reason.contains(keys::BYPASS),
+            "{preview:?}"
+        );
+    }
+    // No rule covers the Pod.
+    let preview = Scene::new(vec![pod("web-0", annotated)]).preview();
+    assert_eq!(waves(&preview), [["web-0"]]);
+}
+
+#[test]
+fn rule_that_denies_everything_holds_a_lifecycle() {
+    let status = json!({ "expectedPods": 1, "conditions": [{
+        "type": "LedgerUsable", "status": "False", "reason": "Unreadable", "message": "the ledger can't be read",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] });
+    let scene = |pods| {
+        let scene = Scene::new(pods).answered(&lifecycle());
+        scene
+            .under_rules(vec![rule("web", json!(1), status.clone())])
+            .preview()
+    };
+    let preview = scene(web(1));
+    assert_eq!(held(&preview), ["web-0"], "{preview:?}");
+    assert_eq!(preview.held[0].by[0].name, "web");
+    assert!(preview.held[0].remedy.contains("the ledger can't be read"));
+}
+
+#[test]
+fn what_the_user_could_not_read_is_not_ok() {
+    let mut scene = Scene::new(Vec::new());
+    scene.notes = vec!["whether there is such a node is not checked: no".to_owned()];
+    assert_eq!(scene.preview().outcome, DrainOutcome::Unknown);
+    let mut scene = Scene::new(web(1)).under_budgets(vec![budget("pdb", 1, 1, 1)]);
+    scene.are_pods_read = false;
+    let preview = scene.preview();
+    assert!(
+        preview.not_checked[0].reason.contains("could not be read"),
+        "{preview:?}"
+    );
+    let set = json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "ds", "uid": "ds", "controller": true }]);
+    let mut scene = Scene::new(vec![pod(
+        "web-0",
+        json!({ "metadata": { "ownerReferences": set } }),
+    )]);
+    scene.daemon_set = DaemonSetRead::Unreadable("timeout".to_owned());
+    let preview = scene.preview();
+    assert_eq!(
+        (preview.begins, preview.outcome),
+        (false, DrainOutcome::Unknown)
+    );
+}
+
+#[test]
+fn pod_of_deleted_daemon_set_is_not_replaced() {
+    let set = json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "ds", "uid": "ds", "controller": true }]);
+    let mut scene = Scene::new(vec![pod(
+        "web-0",
+        json!({ "metadata": { "ownerReferences": set } }),
+    )]);
+    scene.daemon_set = DaemonSetRead::Gone;
+    assert!(!scene.preview().waves[0].pods[0].replaced);
+}
+
+/// The status does not show on how many Pods the percentages are based.
+#[test]
+fn several_percentages_over_pods_of_several_owners_are_not_checked() {
+    let policy = |name: &str, max: &str| json!({ "name": name, "availablePolicy": { "maxUnavailableValue": max } });
+    let spec = json!({ "rules": [policy("a", "30%"), policy("b", "60%")] });
+    let object = || {
+        rule_with(
+            "web",
+            json!(1),
+            &spec,
+            json!({ "expectedPods": 4, "unavailableLimit": 2 }),
+        )
+    };
+    let preview = Scene::new(web(4)).under_rules(vec![object()]).preview();
+    assert_eq!(waves(&preview)[0].len(), 2);
+    let other = json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "o", "controller": true }]);
+    let mut pods = web(3);
+    pods.push(pod(
+        "web-3",
+        json!({ "metadata": { "ownerReferences": other } }),
+    ));
+    let preview = Scene::new(pods).under_rules(vec![object()]).preview();
+    assert!(
+        preview.not_checked[0].reason.contains("percentages"),
+        "{preview:?}"
+    );
+}
+
+#[test]
+fn assumptions_name_what_decides_and_is_not_known() {
+    let says = |preview: &DrainPreview, text: &str| {
+        let texts = preview.assumptions.iter();
+        texts.filter(|assumed| assumed.contains(text)).count() == 1
+    };
+    // Two rules of one object, of which one is about some of the Pods: whether one Pod or two go depends on the order.
+    let limit = |max: u32| json!({ "maxUnavailableValue": max });
+    let front = json!({ "matchLabels": { "front": "yes" } });
+    let spec = json!({ "rules": [
+        { "name": "all", "availablePolicy": limit(2) },
+        { "name": "front", "filter": { "labelSelector": front }, "availablePolicy": limit(1) },
+    ] });
+    let front = json!({ "metadata": { "labels": { "front": "yes" } } });
+    let mut scene = Scene::new(vec![
+        pod("a-front", front),
+        pod("x", json!({})),
+        pod("y", json!({})),
+    ]);
+    scene.elsewhere = web(7);
+    let object = rule_with(
+        "web",
+        json!(1),
+        &spec,
+        json!({ "expectedPods": 10, "unavailableLimit": 1 }),
+    );
+    let preview = scene.under_rules(vec![object]).preview();
+    assert_eq!(waves(&preview)[0], ["a-front", "x"]);
+    assert!(
+        says(&preview, "how many go can depend on it"),
+        "{preview:?}"
+    );
+    assert!(says(&preview, "status of PodTransitionRules"));
+    assert!(!says(&preview, keys::SKIP_RULE_CONDITIONS));
+
+    let skips = json!({ "metadata": { "annotations": { (keys::SKIP_RULE_CONDITIONS): "{\"skipRules\":[\"*\"]}" } } });
+    let preview = Scene::new(vec![pod("web-0", skips)]).preview();
+    assert!(says(&preview, keys::SKIP_RULE_CONDITIONS), "{preview:?}");
+
+    let message = "Pod web-0 is held by rule a of PodTransitionRule web: 1 of 2 Pods are unavailable, the limit is 1";
+    let status = json!({ "expectedPods": 2, "unavailableLimit": 1 });
+    let scene = Scene::new(web(1)).answered(&refused(message));
+    let preview = scene
+        .under_rules(vec![rule("web", json!(1), status)])
+        .preview();
+    assert!(
+        says(&preview, "policies and webhooks of others"),
+        "{preview:?}"
+    );
+    let preview = Scene::new(web(1)).answered(&lifecycle()).preview();
+    assert!(says(&preview, "refuses the deletion"), "{preview:?}");
+}
+
 #[test]
 fn terminating_and_skipped_pods_are_in_no_wave() {
     let ends = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/x"] } });
@@ -444,7 +665,14 @@ fn terminating_and_skipped_pods_are_in_no_wave() {
     assert!(preview.waves.is_empty());
     assert_eq!(preview.terminating[0].finalizers, ["example.com/x"]);
     assert_eq!(preview.skipped[0].pod.name, "web-1");
-    assert_eq!(preview.outcome, DrainOutcome::Ok);
+    // The Pod may stay for ever, and kubectl waits for it.
+    assert_eq!(preview.outcome, DrainOutcome::Unknown);
+    let ends = |at: &str| {
+        let ends = json!({ "metadata": { "deletionTimestamp": at } });
+        Scene::new(vec![pod("web-0", ends)]).preview().outcome
+    };
+    assert_eq!(ends("1970-01-01T00:00:30Z"), DrainOutcome::Ok);
+    assert_eq!(ends("1969-12-31T00:00:00Z"), DrainOutcome::Unknown);
 }
 
 #[test]

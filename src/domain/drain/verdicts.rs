@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::answers::EvictionAnswer;
+use super::answers::{EvictionAnswer, ends_by_itself, is_about_budget};
 use super::disruption_budgets::{pdb_budget, pdb_share};
 use super::facts::{BudgetKind, BudgetName};
 use super::observed::{DrainNamespace, ObservedNode};
 use super::rule_budgets::{PodsInView, RuleBudget, rule_budget, rule_share};
 use super::waves::{Budget, Candidate, Share, has_room};
+use crate::api::keys;
 use crate::domain::diagnosis::RuleObject;
 use crate::domain::disruption_budget::{DisruptionBudget, is_never_asked_about};
 use crate::domain::lifecycle::Stage;
@@ -143,12 +144,23 @@ impl<'a> BudgetTable<'a> {
                 None => format!("it may go if no other Pod goes before it, and {unknown}"),
             });
         }
-        let mut shares = namespace.shares(pod, &self.budgets, refusal.is_some(), is_lifecycle);
-        let has_room = shares.iter().all(|share| has_room(&self.budgets, share));
-        if let Some((code, message)) = refusal
-            && (has_room || code != 429)
-        {
+        let shares = namespace.shares(pod, &self.budgets, refusal.is_some(), is_lifecycle);
+        let used_up = shares
+            .iter()
+            .filter(|share| !has_room(&self.budgets, share));
+        let used_up: Vec<&BudgetName> = used_up.map(|share| &self.names[share.budget]).collect();
+        if let Some((code, message)) = refusal {
             let by = namespace.named_objects(message);
+            let is_counted =
+                is_about_budget(message) && by.iter().any(|name| used_up.contains(&name));
+            if code == 429 && is_counted {
+                return Verdict::Candidate(candidate(pod, shares, false));
+            }
+            if code == 429 && (is_about_budget(message) || ends_by_itself(message)) {
+                return Verdict::NotChecked(format!(
+                    "it is held now ({message}), and this is not what the rules and budgets show at this moment; look again"
+                ));
+            }
             let remedy = match code {
                 429 => "Do what the reason says, or look again in a moment",
                 _ => "Change what refuses it: kubectl drain does not repeat such a request",
@@ -159,17 +171,46 @@ impl<'a> BudgetTable<'a> {
                 remedy: remedy.to_owned(),
             };
         }
-        if refusal.is_none() && !is_lifecycle && !has_room {
-            // The server exempts the Pod from its budgets, or has seen a later state.
-            for share in &mut shares {
-                share.floor = None;
+        if !is_lifecycle && let Some(reason) = self.doubt(pod, &shares, &used_up) {
+            return Verdict::NotChecked(reason);
+        }
+        Verdict::Candidate(candidate(pod, shares, true))
+    }
+
+    /// Why it is not known whether the Pod goes together with others, although the API server lets it go alone.
+    fn doubt(&self, pod: &Pod, shares: &[Share], used_up: &[&BudgetName]) -> Option<String> {
+        let is_rule =
+            |share: &&Share| self.names[share.budget].kind == BudgetKind::PodTransitionRule;
+        let mut rules = shares.iter().filter(is_rule);
+        if pod.annotation(keys::BYPASS).is_some() && rules.any(|share| share.floor.is_some()) {
+            return Some(format!(
+                "it may go now, and whether its annotation {} lets it go when its budget is used up depends on the rights \
+                 of the user who drains",
+                keys::BYPASS
+            ));
+        }
+        let names: Vec<_> = used_up.iter().map(ToString::to_string).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "it may go if no other Pod goes before it, and by the count of {} no Pod may: the count has just changed, or \
+                 the server exempts the Pod; look again",
+                names.join(" and ")
+            )
+        })
+    }
+
+    /// The budgets at the start. Each of these Pods, of which nothing is known, may take from them.
+    pub fn budgets_with_unknown<'p>(&self, pods: impl Iterator<Item = &'p Pod>) -> Vec<Budget> {
+        let mut budgets = self.budgets.clone();
+        for pod in pods {
+            let namespace = self.namespaces.get(pod.metadata.namespace.as_str());
+            let shares =
+                namespace.map(|namespace| namespace.shares(pod, &self.budgets, false, false));
+            for share in shares.into_iter().flatten().filter(|share| share.takes) {
+                budgets[share.budget].unknown += 1;
             }
         }
-        Verdict::Candidate(Candidate {
-            shares,
-            is_replaced: pod.controller().is_some() && !pod.is_finished(),
-            may_go_now: refusal.is_none(),
-        })
+        budgets
     }
 
     /// What to do about a Pod that this share holds in the end.
@@ -197,6 +238,14 @@ impl<'a> BudgetTable<'a> {
 /// What to do if a webhook of Operating does not answer.
 const SERVER_DOWN_REMEDY: &str =
     "Start the server, which has to answer; operating check says what is wrong";
+
+fn candidate(pod: &Pod, shares: Vec<Share>, may_go_now: bool) -> Candidate {
+    Candidate {
+        shares,
+        is_replaced: pod.controller().is_some() && !pod.is_finished(),
+        may_go_now,
+    }
+}
 
 fn held(reason: &str, remedy: &str) -> Verdict {
     Verdict::Held {
@@ -278,18 +327,10 @@ impl NamespaceBudgets<'_> {
             return Some(format!("its PodDisruptionBudgets are not known: {why}"));
         }
         let mut rules = self.rules.iter();
-        let uncounted = rules.find(|rule| {
-            rule.budget == RuleBudget::NotCounted
-                && matches!(
-                    rule.object.set.availability_rules(pod),
-                    AvailabilityRules::Held(_)
-                )
-        })?;
-        Some(format!(
-            "the server has not counted the Pods of PodTransitionRule {} yet; if this does not change, check whether the \
-             server runs",
-            uncounted.object.set.name
-        ))
+        rules.find_map(|rule| match &rule.budget {
+            RuleBudget::Unknown(why) if is_held_by(rule.object, pod) => Some(why.clone()),
+            _ => None,
+        })
     }
 
     fn shares(
@@ -341,6 +382,14 @@ impl NamespaceBudgets<'_> {
             name: name.to_owned(),
         }
     }
+}
+
+/// Whether a limit of the object applies to the Pod.
+fn is_held_by(object: &RuleObject, pod: &Pod) -> bool {
+    matches!(
+        object.set.availability_rules(pod),
+        AvailabilityRules::Held(_)
+    )
 }
 
 /// Whether a message names the object, in the words of the server or of the API server.

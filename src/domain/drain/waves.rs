@@ -14,6 +14,8 @@ pub struct Budget {
     pub size: ExpectedPods,
     /// Pods that are not available now and come back without this drain, before the second wave.
     pub returning: u32,
+    /// Pods of which it is not known whether they go. Each may take one of the Pods that are left.
+    pub unknown: u32,
 }
 
 /// How many Pods of a budget must be left after an eviction.
@@ -143,18 +145,16 @@ fn run_wave(
     eligible: &[usize],
 ) -> Vec<Departure> {
     let start = budgets.to_vec();
-    let mut demand = vec![0_u32; budgets.len()];
+    let mut demand: Vec<u32> = budgets.iter().map(|budget| budget.unknown).collect();
     let eligible_shares = eligible.iter().flat_map(|index| &candidates[*index].shares);
     for share in eligible_shares.filter(|share| share.takes) {
         demand[share.budget] += 1;
     }
     let has_room_for_all = |share: &Share| {
         let budget = start[share.budget];
-        let left = budget.left.saturating_sub(demand[share.budget]);
-        share
-            .floor
-            .as_ref()
-            .is_none_or(|floor| left >= floor.count(budget.size))
+        let left = budget.left.checked_sub(demand[share.budget]);
+        let floor = share.floor.as_ref().map(|floor| floor.count(budget.size));
+        floor.is_none_or(|floor| left.is_some_and(|left| left >= floor))
     };
     let mut departures = Vec::new();
     for index in eligible {

@@ -21,7 +21,7 @@ fn budget(left: u32, total: u32) -> Budget {
     Budget {
         left,
         size: total.into(),
-        returning: 0,
+        ..Budget::default()
     }
 }
 
@@ -138,6 +138,19 @@ fn pods_that_no_controller_replaces_never_return() {
         sizes(&plan_waves(vec![budget(4, 4)], &vec![alone; 4])),
         [1; 4]
     );
+}
+
+#[test]
+fn pod_of_which_nothing_is_known_may_take_the_place_of_another() {
+    let certain = |unknown| {
+        let budget = Budget {
+            unknown,
+            ..budget(10, 10)
+        };
+        wave(&plan_waves(vec![budget], &[pod(&[count(2)])]), 0)
+    };
+    assert_eq!(certain(1), [(0, true)]);
+    assert_eq!(certain(2), [(0, false)]);
 }
 
 #[test]
