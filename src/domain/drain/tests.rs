@@ -650,7 +650,10 @@ fn assumptions_name_what_decides_and_is_not_known() {
         "{preview:?}"
     );
     let preview = Scene::new(web(1)).answered(&lifecycle()).preview();
-    assert!(says(&preview, "refuses the deletion"), "{preview:?}");
+    assert!(
+        says(&preview, "refuses the deletion of a Pod with a lifecycle"),
+        "{preview:?}"
+    );
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::waves::{Budget, Candidate, Share, has_room};
 use crate::api::keys;
 use crate::domain::diagnosis::RuleObject;
 use crate::domain::disruption_budget::{DisruptionBudget, is_never_asked_about};
+use crate::domain::grace_delete;
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::AvailabilityRules;
@@ -264,6 +265,19 @@ impl NamespaceBudgets<'_> {
         refusal: Option<(u16, &str)>,
     ) -> Option<Verdict> {
         if let EvictionAnswer::Lifecycle { message } = answer {
+            if !grace_delete::awaits_rules(pod) {
+                return None;
+            }
+            if let Some((rule, why)) = self.rule_that_denies_all(pod) {
+                return Some(Verdict::Held {
+                    reason: format!(
+                        "its lifecycle begins, and does not get further, because {} denies it: {why}",
+                        rule
+                    ),
+                    remedy: format!("Mend what {rule} says: {why}"),
+                    by: vec![rule],
+                });
+            }
             let mut rules = self.rules.iter();
             let rejecting = rules.find(|rule| {
                 rule.object.unenforced().is_none()
@@ -310,6 +324,21 @@ impl NamespaceBudgets<'_> {
             by: vec![self.name(BudgetKind::PodTransitionRule, pod, &denying.object.set.name)],
             reason: message.to_owned(),
             remedy,
+        })
+    }
+
+    /// The rule object that denies every disruption of the Pod, and why.
+    fn rule_that_denies_all(&self, pod: &Pod) -> Option<(BudgetName, &str)> {
+        self.rules.iter().find_map(|rule| {
+            let RuleBudget::DeniesAll(why) = &rule.budget else {
+                return None;
+            };
+            let AvailabilityRules::Held(limits) = rule.object.set.availability_rules(pod) else {
+                return None;
+            };
+            let is_held = pod.is_available() || limits.iter().any(|(_, limits)| limits.if_healthy);
+            let name = self.name(BudgetKind::PodTransitionRule, pod, &rule.object.set.name);
+            is_held.then_some((name, why.as_str()))
         })
     }
 
