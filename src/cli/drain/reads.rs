@@ -228,7 +228,7 @@ async fn read_namespace(
         match reads.pods().await {
             Ok(listed) => pods = Some(listed),
             Err(error) => notes.add(
-                &format!("the budgets in namespace {name} are those of the latest status"),
+                &format!("how many Pods the budgets in namespace {name} let go is not known"),
                 &error,
             ),
         }

@@ -1,7 +1,7 @@
 //! The tree that `operating drain` prints for people.
 
 use crate::cli::why::tree_node::TreeNode;
-use crate::domain::drain::facts::{DrainPreview, EvictionPath, PodName, WavePod};
+use crate::domain::drain::facts::{DrainOutcome, DrainPreview, EvictionPath, PodName, WavePod};
 use crate::domain::messages::{count_pods, count_pods_with_verb};
 
 /// The preview as a tree.
@@ -77,9 +77,13 @@ fn summary(preview: &DrainPreview) -> String {
             "is not checked",
             "are not checked",
         ),
+        verb(preview.terminating.len(), "ends already", "end already"),
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     let text = match parts.is_empty() {
+        true if preview.outcome == DrainOutcome::Unknown => {
+            "nothing found to evict, and not everything could be read".to_owned()
+        }
         true => "nothing to evict".to_owned(),
         false => parts.join(", "),
     };
@@ -105,7 +109,7 @@ fn describe_wave_pod(pod: &WavePod) -> String {
 mod tests {
     use super::*;
     use crate::domain::drain::facts::{
-        AnswerFacts, BudgetKind, BudgetName, DrainOutcome, HeldPod, RefusedPod, WaveFacts,
+        AnswerFacts, BudgetKind, BudgetName, HeldPod, RefusedPod, WaveFacts,
     };
 
     fn name(name: &str) -> PodName {

@@ -20,7 +20,7 @@ pub fn pdb_budget(object: &DisruptionBudget, view: PodsInView<'_>) -> Budget {
     let recovered = match view.pods {
         // The disruption controller has to be able to compute the budget first.
         _ if figures.is_failed => left,
-        None => figures.healthy.max(left),
+        None => left,
         Some(pods) => {
             let selected = pods.iter().map(|pod| &**pod);
             let away = selected.filter(|pod| object.selects(pod)).filter(away);

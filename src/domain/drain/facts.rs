@@ -39,7 +39,8 @@ pub struct DrainPreview {
 pub enum DrainOutcome {
     /// Every Pod goes in a wave.
     Ok,
-    /// Nothing is known to hold a Pod, but something could not be checked.
+    /// Nothing is known to hold a Pod, but something could not be read or checked, or a Pod has finalizers or has had
+    /// its time to end and is still there.
     Unknown,
     /// A Pod does not go until a person acts.
     Held,

@@ -1,11 +1,13 @@
 //! The preview of a node.
 
+use jiff::Timestamp;
+
 use super::answers::EvictionAnswer;
 use super::facts::{
     AnswerFacts, DrainOutcome, DrainPreview, EvictionPath, HeldPod, PodName, RefusedPod,
     SkippedPod, TerminatingPod, UncheckedPod, WaveFacts, WavePod,
 };
-use super::kubectl_filters::KubectlChoice;
+use super::kubectl_filters::{KubectlChoice, RefusalReason};
 use super::observed::{DrainNamespace, DrainedPod, ObservedNode};
 use super::verdicts::{BudgetTable, Verdict};
 use super::waves::{Candidate, Departure, plan_waves};
@@ -69,7 +71,7 @@ pub fn preview(node: &ObservedNode) -> DrainPreview {
     }
     facts.held.sort_by(|a, b| a.pod.cmp(&b.pod));
     facts.assumptions = assumptions(&facts);
-    facts.outcome = outcome(&facts);
+    facts.outcome = outcome(node, &facts);
     facts
 }
 
@@ -241,13 +243,34 @@ fn assumptions(facts: &DrainPreview) -> Vec<String> {
     texts.map(|(_, text)| text.to_owned()).collect()
 }
 
-fn outcome(facts: &DrainPreview) -> DrainOutcome {
-    match (
-        facts.held.is_empty() && facts.refused.is_empty(),
-        facts.not_checked.is_empty(),
-    ) {
-        (false, _) => DrainOutcome::Held,
-        (true, false) => DrainOutcome::Unknown,
-        (true, true) => DrainOutcome::Ok,
+fn outcome(node: &ObservedNode, facts: &DrainPreview) -> DrainOutcome {
+    let (unread, refused): (Vec<_>, Vec<_>) = node
+        .pods
+        .iter()
+        .filter_map(|pod| match &pod.choice {
+            KubectlChoice::Refuses(reason) => Some(reason),
+            _ => None,
+        })
+        .partition(|reason| matches!(reason, RefusalReason::DaemonSetUnreadable(_)));
+    let mut evicted = node.evicted_pods();
+    // Nothing tells when the deletion of such a Pod ends, and kubectl waits for it.
+    let is_stuck = evicted.any(|DrainedPod { pod, answer, .. }| {
+        matches!(answer, Some(EvictionAnswer::Allowed)) && may_stay_terminating(pod, node.now)
+    });
+    let is_all_known =
+        facts.not_checked.is_empty() && unread.is_empty() && node.notes.is_empty() && !is_stuck;
+    match facts.held.is_empty() && refused.is_empty() {
+        false => DrainOutcome::Held,
+        true if is_all_known => DrainOutcome::Ok,
+        true => DrainOutcome::Unknown,
     }
+}
+
+/// Whether the Pod waits for finalizers, or for longer than its containers have time to end.
+fn may_stay_terminating(pod: &Pod, now: Timestamp) -> bool {
+    let Some(ends) = &pod.metadata.deletion_timestamp else {
+        return false;
+    };
+    let is_over = ends.parse::<Timestamp>().is_ok_and(|ends| ends < now);
+    is_over || !pod.metadata.finalizers.is_empty()
 }

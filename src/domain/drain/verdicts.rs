@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use super::answers::{EvictionAnswer, ends_by_itself, is_about_budget};
 use super::disruption_budgets::{pdb_budget, pdb_share};
 use super::facts::{BudgetKind, BudgetName};
+use super::kubectl_filters::is_of_daemon_set;
 use super::observed::{DrainNamespace, ObservedNode};
-use super::rule_budgets::{PodsInView, RuleBudget, rule_budget, rule_share};
+use super::rule_budgets::{PODS_UNREADABLE, PodsInView, RuleBudget, rule_budget, rule_share};
 use super::waves::{Budget, Candidate, Share, has_room};
 use crate::api::keys;
 use crate::domain::diagnosis::RuleObject;
@@ -243,7 +244,8 @@ const SERVER_DOWN_REMEDY: &str =
 fn candidate(pod: &Pod, shares: Vec<Share>, may_go_now: bool) -> Candidate {
     Candidate {
         shares,
-        is_replaced: pod.controller().is_some() && !pod.is_finished(),
+        // kubectl evicts a Pod of a DaemonSet only if the DaemonSet is gone.
+        is_replaced: pod.controller().is_some() && !is_of_daemon_set(pod) && !pod.is_finished(),
         may_go_now,
     }
 }
@@ -350,10 +352,15 @@ impl NamespaceBudgets<'_> {
         {
             return Some(format!("its rules are not known: {why}"));
         }
+        let is_asked_about = !is_never_asked_about(pod);
         if let Err(why) = &self.observed.disruption_budgets
-            && !is_never_asked_about(pod)
+            && is_asked_about
         {
             return Some(format!("its PodDisruptionBudgets are not known: {why}"));
+        }
+        let mut pdbs = self.pdbs.iter();
+        if self.observed.pods.is_none() && is_asked_about && pdbs.any(|(pdb, _)| pdb.selects(pod)) {
+            return Some(PODS_UNREADABLE.to_owned());
         }
         let mut rules = self.rules.iter();
         rules.find_map(|rule| match &rule.budget {
