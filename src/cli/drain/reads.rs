@@ -110,7 +110,10 @@ async fn check_node(client: &Client, name: &str, notes: &mut ReadNotes) -> anyho
         Ok(None) => anyhow::bail!("there is no node {name}: see kubectl get nodes"),
         Err(error) if api_reads::is_for_all_reads(&error) => Err(error),
         Err(error) => {
-            notes.add("whether there is such a node is not checked", &error);
+            notes.add(
+                "whether there is such a node is not checked; kubectl drain reads it first, and evicts nothing without it",
+                &error,
+            );
             Ok(())
         }
     }

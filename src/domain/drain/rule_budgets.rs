@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::waves::{Budget, Floor, Share};
+use crate::api::int_or_percent::IntOrPercent;
 use crate::domain::diagnosis::RuleObject;
 use crate::domain::pending_disruption::counts_as_available;
 use crate::domain::pod::Pod;
@@ -69,6 +70,12 @@ pub fn rule_budget(object: &RuleObject, view: PodsInView<'_>) -> RuleBudget {
         .map(|pod| &**pod)
         .filter(|pod| object.set.selects(pod))
         .collect();
+    if has_unclear_percentages(object, &selected) {
+        return RuleBudget::Unknown(format!(
+            "the status of PodTransitionRule {} does not show on how many Pods its percentages are based",
+            object.set.name
+        ));
+    }
     let left = selected.iter().filter(|pod| is_left(object, pod));
     let left = u32::try_from(left.count()).unwrap_or(u32::MAX);
     // Such a status is older than the Pods. By now, the server may expect more Pods than the status says.
@@ -112,6 +119,22 @@ fn comes_back(object: &RuleObject, pod: &Pod, now: Timestamp) -> bool {
         Some(_) => claims.all(|claim| DELETING.contains(&claim)) && pod.controller().is_some(),
         None => pod.is_starting(now),
     }
+}
+
+/// Whether percentages of the object are based on a number of Pods that is not known: the server leaves out Pods whose
+/// owners ask for no number of Pods if other owners do. If there is only one limit, the status shows it as a number.
+fn has_unclear_percentages(object: &RuleObject, selected: &[&Pod]) -> bool {
+    let limits = || object.set.availability_limits();
+    let is_percentage =
+        |value: &Option<IntOrPercent>| matches!(value, Some(IntOrPercent::Percent(_)));
+    let owners = selected
+        .iter()
+        .map(|pod| pod.controller().map(|owner| &owner.uid));
+    object.counted_limit().is_none()
+        && limits().any(|limits| {
+            is_percentage(&limits.max_unavailable) || is_percentage(&limits.min_available)
+        })
+        && owners.collect::<HashSet<_>>().len() > 1
 }
 
 /// On how many of the expected Pods percentages are based: Pods without a controller are left out if controllers ask for
