@@ -87,7 +87,7 @@ pub struct WavePod {
     /// What the eviction does to the Pod in this wave.
     pub how: EvictionPath,
     /// Whether the Pod goes in this wave whatever the order of the evictions is. If false, other Pods of the same
-    /// budgets may go in its place, and the number of Pods is the same.
+    /// budgets may go in its place.
     pub certain: bool,
     /// Whether a controller makes a new Pod in its place.
     pub replaced: bool,

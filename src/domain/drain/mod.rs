@@ -9,9 +9,11 @@
 //! | `waves` | the simulation: which Pods the budgets let go together, and which go after them |
 //! | `verdicts` | what the answer and the budgets say about one Pod |
 //! | `preview` | the preview of a node |
+//! | `assumptions` | what the waves assume |
 //! | `facts` | the data of a preview |
 
 mod answers;
+mod assumptions;
 mod disruption_budgets;
 pub mod facts;
 mod kubectl_filters;

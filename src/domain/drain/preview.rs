@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::answers::EvictionAnswer;
+use super::assumptions::assumptions;
 use super::facts::{
     AnswerFacts, DrainOutcome, DrainPreview, EvictionPath, HeldPod, PodName, RefusedPod,
     SkippedPod, TerminatingPod, UncheckedPod, WaveFacts, WavePod,
@@ -70,7 +71,7 @@ pub fn preview(node: &ObservedNode) -> DrainPreview {
         ));
     }
     facts.held.sort_by(|a, b| a.pod.cmp(&b.pod));
-    facts.assumptions = assumptions(&facts);
+    facts.assumptions = assumptions(node, &facts, &candidates, &planned.waves);
     facts.outcome = outcome(node, &facts);
     facts
 }
@@ -210,37 +211,6 @@ fn held_by_budgets(
         remedy: remedies.join(". "),
         answer: answer_facts(answer),
     }
-}
-
-fn assumptions(facts: &DrainPreview) -> Vec<String> {
-    let pods = || facts.waves.iter().flat_map(|wave| &wave.pods);
-    let has_later = facts.waves.len() > 1;
-    let starts_empty = facts.waves.first().is_some_and(|wave| wave.pods.is_empty());
-    let texts = [
-        (
-            has_later,
-            "A later wave needs the Pods of the waves before it to be replaced by available Pods on other nodes",
-        ),
-        (
-            has_later && pods().any(|pod| !pod.replaced),
-            "A Pod that no controller replaces never comes back",
-        ),
-        (
-            starts_empty,
-            "Wave 1 is empty: Pods that start or end now have to be available or replaced first",
-        ),
-        (
-            pods().any(|pod| !pod.certain),
-            "Which Pods of a budget go first is not determined, because kubectl sends all evictions at the same time; how \
-             many go is",
-        ),
-        (
-            pods().any(|pod| pod.how == EvictionPath::BeginsLifecycle),
-            "A lifecycle ends when its endpoints and cooperators let it go on",
-        ),
-    ];
-    let texts = texts.into_iter().filter(|(applies, _)| *applies);
-    texts.map(|(_, text)| text.to_owned()).collect()
 }
 
 fn outcome(node: &ObservedNode, facts: &DrainPreview) -> DrainOutcome {
