@@ -30,7 +30,7 @@ const APPS: [(&str, usize, usize); 6] = [
 /// `operating drain NODE -o json` as the administrator, with its exit code.
 fn preview(bed: &Bed, flags: &[&str]) -> (Value, i32) {
     let said: Said = bed
-        .operating(&[&["drain", DRAINED, "-o", "json"], flags].concat())
+        .operating(&[&["drain", DRAINED, "-o", "json"][..], flags].concat())
         .into();
     let json = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
     (json, said.code.unwrap())
@@ -159,7 +159,7 @@ fn by_app<'a>(names: impl IntoIterator<Item = &'a str>) -> BTreeMap<String, BTre
     apps
 }
 
-fn names<'a>(pods: &'a Value) -> impl Iterator<Item = &'a str> {
+fn names(pods: &Value) -> impl Iterator<Item = &str> {
     let pods = pods.as_array().unwrap().iter();
     pods.map(|pod| pod["name"].as_str().unwrap())
 }
@@ -324,7 +324,7 @@ async fn node_that_kubectl_refuses_and_users_without_rights_get_no_ok() {
         assert_eq!((code, &found["begins"]), (1, &json!(false)), "{found:#}");
         assert_eq!(names(&found["refused"]).collect::<Vec<_>>(), ["alone"]);
         let drain = ["drain", DRAINED, "--dry-run=server", "--ignore-daemonsets"];
-        let said = bed.ask_kubectl(&[&drain, flags].concat()).await;
+        let said = bed.ask_kubectl(&[&drain[..], flags].concat()).await;
         assert!(!said.succeeded() && said.err.contains(because), "{said:?}");
     };
     refuses(&["--delete-emptydir-data"], "declare no controller").await;
