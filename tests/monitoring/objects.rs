@@ -234,7 +234,8 @@ fn dynamic(scope: &Scope, kind: &str, plural: &str) -> Api<DynamicObject> {
 /// A service account with the rights of kube-state-metrics, as docs/monitoring.md gives them.
 async fn reader(bed: &Bed, scope: &Scope) -> String {
     let rights = crate::root().join(RIGHTS);
-    bed.ask_kubectl(&["apply", "-f", rights.to_str().unwrap()])
+    let _ = bed
+        .ask_kubectl(&["apply", "-f", rights.to_str().unwrap()])
         .await
         .success();
     let account = format!("{}:kube-state-metrics", scope.namespace);
@@ -245,7 +246,8 @@ async fn reader(bed: &Bed, scope: &Scope) -> String {
         format!("--clusterrole={ROLE}"),
         format!("--serviceaccount={account}"),
     ];
-    bed.ask_kubectl(&binding.each_ref().map(String::as_str))
+    let _ = bed
+        .ask_kubectl(&binding.each_ref().map(String::as_str))
         .await
         .success();
     format!("--as=system:serviceaccount:{account}")
@@ -261,7 +263,7 @@ async fn read_as(bed: &Bed, scope: &Scope, reader: &str) -> Vec<Series> {
         let list = ["get", &plural, "-n", &scope.namespace, "-o", "json", reader];
         let list = bed.ask_kubectl(&list).await.json();
         let watch = ["auth", "can-i", "watch", &plural, "-A", reader];
-        bed.ask_kubectl(&watch).await.success();
+        let _ = bed.ask_kubectl(&watch).await.success();
         series.extend(
             list["items"]
                 .as_array()
@@ -281,7 +283,7 @@ async fn read_as(bed: &Bed, scope: &Scope, reader: &str) -> Vec<Series> {
         assert_eq!(said.succeeded(), may, "{verb} {kind}: {said:?}");
     }
     let role = ["delete", "clusterrolebinding", &scope.namespace];
-    bed.ask_kubectl(&role).await.success();
+    let _ = bed.ask_kubectl(&role).await.success();
     series
 }
 

@@ -85,10 +85,29 @@ fn label_names_are_read_from_a_scrape() {
     assert_eq!((names("a"), names("b")), (vec!["w", "x", "z"], vec![]));
 }
 
+/// A server has series of these metrics only with an adapter that calls a load balancer, which the plane has not. Their
+/// labels are those of docs/metrics.md, which is generated from the program.
+const OF_ADAPTERS: [(&str, &str); 2] = [
+    ("operating_traffic_calls_total", ""),
+    ("operating_traffic_wait_seconds", "_bucket"),
+];
+
 async fn known() -> BTreeMap<String, BTreeSet<String>> {
     let ground = Ground::shared().await;
     let texts = [&ground.scrapes[..], &[exposition(&ground.series)]].concat();
-    labels_of_metrics(&texts)
+    let mut known = labels_of_metrics(&texts);
+    let page = crate::read("docs/metrics.md");
+    for (metric, suffix) in OF_ADAPTERS {
+        let start = format!("| `{metric}` |");
+        let row = page.lines().find(|line| line.starts_with(&start)).unwrap();
+        let labels = row.split('|').nth(3).unwrap().split(',');
+        let labels = labels.map(|label| label.trim().trim_matches('`').to_owned());
+        known.insert(
+            format!("{metric}{suffix}"),
+            labels.chain(["le".to_owned()]).collect(),
+        );
+    }
+    known
 }
 
 /// The labels of the metric of a selector. Without the name of a metric, they are those of a metric that has all labels of
