@@ -397,15 +397,16 @@ async fn node_that_kubectl_refuses_and_users_without_rights_get_no_ok() {
         let _ = bed.ask_kubectl(command).await.success();
     }
     let file = file.await.unwrap();
-    let as_looker = || {
+    let as_looker = |flags: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_operating"));
         command
             .args(["drain", DRAINED, "--force", "-o", "json"])
+            .args(flags)
             .env("KUBECONFIG", &file);
         Said::from(command.output().unwrap())
     };
     let said = wait::value("the user to have its rights", async || {
-        Some(as_looker()).filter(|said| !said.out.is_empty())
+        Some(as_looker(&[])).filter(|said| !said.out.is_empty())
     })
     .await;
     let found: Value = serde_json::from_str(&said.out).unwrap();
@@ -417,12 +418,34 @@ async fn node_that_kubectl_refuses_and_users_without_rights_get_no_ok() {
     assert_eq!(names(&found["notChecked"]).count(), 3);
     let reason = found["notChecked"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("you may not evict"), "{reason}");
+    // kubectl gets the node before it evicts a Pod.
+    let narrowed = ["--verb=get,list", "--resource=pods,daemonsets.apps"];
+    let _ = bed
+        .ask_kubectl(&["delete", "clusterrole", &name])
+        .await
+        .success();
+    let create = ["create", "clusterrole", &name];
+    let _ = bed
+        .ask_kubectl(&[&create[..], &narrowed].concat())
+        .await
+        .success();
+    let said = wait::value("the user to lose the right to get nodes", async || {
+        let said = as_looker(&["--pod-selector", "app=none"]);
+        Some(said).filter(|said| said.out.contains("whether there is such a node"))
+    })
+    .await;
+    let found: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(
+        (said.code, &found["outcome"]),
+        (Some(2), &json!("unknown")),
+        "{said:?}"
+    );
     let _ = bed
         .ask_kubectl(&["delete", "clusterrolebinding", &name])
         .await
         .success();
     let said = wait::value("the user to lose its rights", async || {
-        Some(as_looker()).filter(|said| said.out.is_empty())
+        Some(as_looker(&[])).filter(|said| said.out.is_empty())
     })
     .await;
     assert_eq!(said.code, Some(2), "{said:?}");
@@ -430,6 +453,35 @@ async fn node_that_kubectl_refuses_and_users_without_rights_get_no_ok() {
         said.err.contains("you may not list pods in all namespaces"),
         "{said:?}"
     );
+}
+
+/// The server lets both Pods go, although the rule has room for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn break_glass_pods_are_not_checked() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("drain").await;
+    let _ = bed.ask_kubectl(&["cordon", SPARE]).await.success();
+    let annotated = json!({ "metadata": { "annotations": { "podtransitionrule.kusionstack.io/bypass": "incident" } } });
+    scope.deploy("web", 2, annotated).await;
+    scope.all_available("app=web", 2).await;
+    scope.rule("web", json!({ "app": "web" }), json!(1)).await;
+    scope.until_at_rest("web", 2).await;
+    let (found, code) = preview(&bed, &[]);
+    assert_eq!(
+        (code, &found["outcome"]),
+        (2, &json!("unknown")),
+        "{found:#}"
+    );
+    assert!(found["waves"].as_array().unwrap().is_empty());
+    assert_eq!(names(&found["notChecked"]).count(), 2, "{found:#}");
+    let _ = bed.ask_kubectl(&["cordon", DRAINED]).await.success();
+    for pod in scope.list("app=web").await {
+        scope
+            .pods()
+            .evict(&pod.name_any(), &EvictParams::default())
+            .await
+            .unwrap();
+    }
 }
 
 /// Without a server, the API server refuses evictions in namespaces with rules.
