@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{EvictParams, ListParams, PostParams};
+use operating::api::podtransitionrule::PodTransitionRule;
 use serde_json::{Value, json};
 use testbed::kubectl::{DRAINED, SPARE, Said};
 use testbed::plane::audit::Event;
@@ -178,6 +179,27 @@ async fn requests_of(bed: &Bed, agent: &str, since: usize) -> Vec<Event> {
         .collect()
 }
 
+/// What an eviction changes: the versions of the Pods, and the claims of the rules.
+async fn pods_and_claims(scope: &Scope) -> (BTreeMap<String, Option<String>>, Value) {
+    let pods = scope.list("").await.into_iter();
+    let versions = pods.map(|pod| (pod.name_any(), pod.resource_version()));
+    let rules = scope.api::<PodTransitionRule>();
+    let rules = rules
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .into_iter();
+    let claims = rules.map(|rule| {
+        let ledger = rule.status.and_then(|status| status.ledger);
+        let claims = ledger.map(|ledger| ledger.claims);
+        (
+            rule.metadata.name.unwrap(),
+            json!(claims.unwrap_or_default()),
+        )
+    });
+    (versions.collect(), Value::Object(claims.collect()))
+}
+
 /// The HTTP status of a dry-run eviction.
 async fn dry_run_code(scope: &Scope, pod: &str) -> u16 {
     let post_options = PostParams {
@@ -199,6 +221,7 @@ async fn dry_run_code(scope: &Scope, pod: &str) -> u16 {
 async fn first_wave_is_what_the_first_evictions_of_kubectl_get() {
     let bed = Bed::own().await;
     let scope = scene(&bed).await;
+    let before = pods_and_claims(&scope).await;
     let since = bed.audit_events().await.unwrap().len();
     let (found, code) = preview(&bed, &["--force"]);
     let requests = requests_of(&bed, READER, since).await;
@@ -222,12 +245,7 @@ async fn first_wave_is_what_the_first_evictions_of_kubectl_get() {
     );
     // The node, its Pods and the DaemonSet; of the namespace the rules, the budgets, the Pods and the namespace itself.
     assert_eq!((evictions.len(), reads.len()), (evicted, 7), "{reads:#?}");
-    assert!(
-        bed.server_writes(&scope.namespace, since)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert_eq!(pods_and_claims(&scope).await, before);
 
     // Each answer is that of the API server.
     assert_eq!(
