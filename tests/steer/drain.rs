@@ -43,7 +43,10 @@ async fn scene(bed: &Bed) -> Scope {
     let scope = bed.scope("drain").await;
     let _ = bed.ask_kubectl(&["cordon", SPARE]).await.success();
     scope.open_nodes().await;
-    let placed = json!({ "nodeSelector": { scope.namespace.clone(): "open" } });
+    // The scheduler may not know yet that the other node is cordoned.
+    let placed = json!({
+        "nodeSelector": { scope.namespace.clone(): "open", "kubernetes.io/hostname": DRAINED },
+    });
     let unmanaged = |app: &str| json!({ "metadata": { "labels": { "app": app, "kusionstack.io/control": null } } });
     for (app, replicas, _) in APPS {
         let mut template = json!({ "spec": placed });

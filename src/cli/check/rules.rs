@@ -32,7 +32,7 @@ impl BadStatus {
     }
 }
 
-const BAD_STATUSES: [BadStatus; 6] = [
+const BAD_STATUSES: [BadStatus; 9] = [
     BadStatus {
         is_meant: |reason| reason != NO_RULES,
         ..BadStatus::new("Enforced", "False", State::Problem)
@@ -45,6 +45,15 @@ const BAD_STATUSES: [BadStatus; 6] = [
     BadStatus::new("ExpectedKnown", "False", State::Warning),
     BadStatus::new("EndpointsAnswer", "False", State::Warning),
     BadStatus::new("RolloutsHeld", "True", State::Warning),
+    BadStatus {
+        is_meant: |reason| reason == "RecreateUnderRule",
+        ..BadStatus::new("RolloutsHeld", "False", State::Warning)
+    },
+    BadStatus::new("Matched", "False", State::Warning),
+    BadStatus {
+        is_meant: |reason| reason == "TemplateNotMatched",
+        ..BadStatus::new("Matched", "True", State::Warning)
+    },
 ];
 
 /// Judges the conditions of all rules. If all are well, the result is one finding.
@@ -137,7 +146,7 @@ mod tests {
         json!({
             "metadata": { "name": name, "namespace": "shop", "generation": 2 },
             "status": { "observedGeneration": observed, "conditions": [
-                { "type": "Matched", "status": "False" },
+                { "type": "Matched", "status": "True", "reason": "PodsMatched" },
                 { "type": kind, "status": status, "reason": reason, "message": "so it is" },
             ] },
         })
@@ -161,9 +170,18 @@ mod tests {
         assert_eq!(found, [(State::Problem, problem)]);
         let held = rule("b", 2, ["RolloutsHeld", "True"]);
         let without_rules = rule_because("b", 2, ["Enforced", "False"], NO_RULES);
-        for warned in [held, without_rules] {
+        let next_rollout = rule_because("b", 2, ["RolloutsHeld", "False"], "RecreateUnderRule");
+        for warned in [held, without_rules, next_rollout] {
             assert_eq!(judged(vec![warned])[0].0, State::Warning);
         }
+    }
+
+    #[test]
+    fn rule_that_matches_no_pod_is_a_warning() {
+        let mut misspelt = rule("b", 2, ["Enforced", "True"]);
+        misspelt["status"]["conditions"][0] = json!({ "type": "Matched", "status": "False", "reason": "NoPodsMatched", "message": "none" });
+        let message = "Matched is False for shop/b: none (NoPodsMatched)".to_owned();
+        assert_eq!(judged(vec![misspelt]), [(State::Warning, message)]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ impl NameSource for LiveNames {
     fn names(&self, resource: Resource, typed: &Typed) -> Vec<String> {
         let (pages, received) = mpsc::channel();
         let typed = typed.clone();
+        leave_terminal();
         // A program that gets credentials may block. The thread ends with the process.
         let start = thread::Builder::new().spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -56,6 +57,17 @@ impl NameSource for LiveNames {
             .map(|kubeconfig| kubeconfig.contexts)
             .unwrap_or_default();
         contexts.into_iter().map(|context| context.name).collect()
+    }
+}
+
+/// Programs that get credentials inherit these streams: they must not read the line that a person types, or write into it.
+fn leave_terminal() {
+    let Ok(null) = std::fs::File::open("/dev/null") else {
+        return;
+    };
+    let _ = rustix::stdio::dup2_stdin(&null);
+    if let Ok(null) = std::fs::File::create("/dev/null") {
+        let _ = rustix::stdio::dup2_stderr(&null);
     }
 }
 

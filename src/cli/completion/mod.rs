@@ -3,6 +3,7 @@
 //! A completion never fails and writes nothing to standard error, because both would disturb the line that a person
 //! types. What can't be read gives no suggestions.
 
+mod bash_words;
 mod cobra;
 mod live;
 mod shell;

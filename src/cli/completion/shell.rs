@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::Command;
 use clap_complete::env::Shells;
 
+use super::bash_words;
 use super::suggest::with_names;
 use super::values::NameSource;
 use crate::cli::args::Shell;
@@ -44,10 +45,18 @@ pub fn answer(
     let index = std::env::var("_CLAP_COMPLETE_INDEX").ok();
     let index = index.and_then(|index| index.parse().ok());
     let index = index.unwrap_or(words.len().checked_sub(1)?);
+    let (words, index) = match &*shell {
+        "bash" => bash_words::join(&words, index),
+        _ => (words, index),
+    };
     let before = words.get(..index).unwrap_or(&words);
     let mut command = with_names(command(), before, source);
     let mut out = Vec::new();
     let directory = std::env::current_dir().ok();
     let _ = completer.write_complete(&mut command, words.clone(), directory.as_deref(), &mut out);
-    Some(String::from_utf8_lossy(&out).into_owned())
+    let out = String::from_utf8_lossy(&out).into_owned();
+    Some(match &*shell {
+        "bash" => bash_words::cut(&out, words.get(index)?),
+        _ => out,
+    })
 }

@@ -9,55 +9,53 @@ use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 
 use crate::cli::output;
 
-/// The streams of SIGINT, SIGTERM and SIGHUP.
+/// The streams of SIGINT, SIGTERM and SIGHUP. A signal that the caller of this process has set to be ignored stays
+/// ignored, here and in the command: `nohup` ignores SIGHUP, and a shell ignores SIGINT for a job in its background.
 pub struct Interrupts {
-    interrupt: SignalStream,
-    terminate: SignalStream,
-    /// None under `nohup`: the process and the command go on when their terminal is closed.
+    interrupt: Option<SignalStream>,
+    terminate: Option<SignalStream>,
     hangup: Option<SignalStream>,
 }
 
 impl Interrupts {
     /// From now on these signals do not end the process by themselves.
     pub fn catch() -> anyhow::Result<Interrupts> {
-        let stream = |kind| signal(kind).context("cannot listen to signals");
-        let hangup = (!is_hangup_ignored()).then(|| stream(SignalKind::hangup()));
+        // Systems without `/proc` do not say which signals are ignored.
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let stream = |kind: SignalKind| match is_ignored(&status, kind.as_raw_value()) {
+            true => Ok(None),
+            false => signal(kind).map(Some).context("cannot listen to signals"),
+        };
         Ok(Interrupts {
             interrupt: stream(SignalKind::interrupt())?,
             terminate: stream(SignalKind::terminate())?,
-            hangup: hangup.transpose()?,
+            hangup: stream(SignalKind::hangup())?,
         })
     }
 
     /// The next of these signals.
     pub async fn next(&mut self) -> Signal {
         tokio::select! {
-            _ = self.interrupt.recv() => Signal::INT,
-            _ = self.terminate.recv() => Signal::TERM,
-            true = received(&mut self.hangup) => Signal::HUP,
+            () = received(&mut self.interrupt) => Signal::INT,
+            () = received(&mut self.terminate) => Signal::TERM,
+            () = received(&mut self.hangup) => Signal::HUP,
         }
     }
 }
 
-/// Waits for a signal of the stream. Returns false at once if there is no stream.
-async fn received(stream: &mut Option<SignalStream>) -> bool {
+/// Waits for a signal of the stream; for ever if there is no stream.
+async fn received(stream: &mut Option<SignalStream>) {
     match stream {
-        Some(stream) => stream.recv().await.is_some(),
-        None => false,
+        Some(stream) => drop(stream.recv().await),
+        None => std::future::pending().await,
     }
 }
 
-/// Whether the caller of this process has set SIGHUP to be ignored. Systems without `/proc` do not say so.
-fn is_hangup_ignored() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    ignores_hangup(&status)
-}
-
-/// Reads the mask `SigIgn` of `/proc/PID/status` (proc(5)). Its lowest bit is SIGHUP, whose number is 1.
-fn ignores_hangup(status: &str) -> bool {
+/// Reads the mask `SigIgn` of `/proc/PID/status` (proc(5)). Its lowest bit is the signal with the number 1.
+fn is_ignored(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & 1 == 1)
+    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }
 
 /// Passes a signal on to a command. A terminal sends Ctrl-C to the command by itself.
@@ -82,8 +80,10 @@ mod tests {
     #[test]
     fn mask_of_ignored_signals_is_read() {
         let status = |mask: &str| format!("Name:\toperating\nSigIgn:\t{mask}\nSigCgt:\t1\n");
-        assert!(ignores_hangup(&status("0000000000001001")));
-        assert!(!ignores_hangup(&status("0000000000001000")));
-        assert!(!ignores_hangup(""));
+        let (hangup, interrupt) = (1, 2);
+        assert!(is_ignored(&status("0000000000001001"), hangup));
+        assert!(!is_ignored(&status("0000000000001001"), interrupt));
+        assert!(is_ignored(&status("0000000000001002"), interrupt));
+        assert!(!is_ignored("", hangup));
     }
 }

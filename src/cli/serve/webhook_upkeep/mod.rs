@@ -134,6 +134,8 @@ impl WebhookUpkeep {
             }
         };
         stop.run_until_cancelled(work).await;
+        // The work also ends if the task that leads has ended. That task is the fault to report, and not this one.
+        stop.cancelled().await;
     }
 }
 
