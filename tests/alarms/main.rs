@@ -196,11 +196,63 @@ async fn denials_independent_of_budget_raise_alarm() {
     let deny = |_| plant.decide(behind);
     let fired = plant.alarms(20, deny, |_, text| text).await;
     assert_eq!(fired, ["OperatingUnsure"]);
-    let full =
-        || Verdict::deny(429, "TooManyRequests", "full").with_audit("held", "budget-used-up");
     let plant = Plant::again(plant).await;
-    let deny = |_| plant.decide(full);
+    let deny = |_| plant.decide(budget_used_up);
     assert_eq!(plant.alarms(20, deny, |_, text| text).await, NONE);
+}
+
+fn budget_used_up() -> Verdict {
+    Verdict::deny(429, "TooManyRequests", "full").with_audit("held", "budget-used-up")
+}
+
+#[tokio::test]
+async fn denials_by_budgets_raise_alarm_if_no_request_gets_a_claim() {
+    let plant = Plant::new().await;
+    let deny = |_| plant.decide(budget_used_up);
+    let fired = plant.alarms(50, deny, |_, text| text).await;
+    assert_eq!(fired, ["OperatingBudgetDenials"]);
+    let plant = Plant::again(plant).await;
+    let drain = |minute: i64| {
+        plant.decide(budget_used_up);
+        if minute % 20 == 0 {
+            plant.count(&plant.ledgers.counters.granted);
+        }
+    };
+    assert_eq!(plant.alarms(50, drain, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
+async fn ledger_that_is_not_stored_raises_alarm() {
+    let plant = Plant::new().await;
+    let dropped = |_, text: String| {
+        let edited = text.replace(
+            "\noperating_ledgers_not_stored 0",
+            "\noperating_ledgers_not_stored 1",
+        );
+        assert_ne!(edited, text);
+        edited
+    };
+    let fired = plant.alarms(10, |_| {}, dropped).await;
+    assert_eq!(fired, ["OperatingLedgersNotStored"]);
+}
+
+#[tokio::test]
+async fn failing_endpoints_of_rules_raise_alarm() {
+    let plant = Plant::new().await;
+    let caller = &plant.endpoint_caller;
+    let fail = |_| {
+        plant.count(&caller.made);
+        plant.count(&caller.failed);
+    };
+    let fired = plant.alarms(20, fail, |_, text| text).await;
+    assert_eq!(fired, ["OperatingRuleCallsFail"]);
+    let mostly_succeed = |minute: i64| {
+        plant.count(&caller.made);
+        if minute % 4 == 0 {
+            plant.count(&caller.failed);
+        }
+    };
+    assert_eq!(plant.alarms(40, mostly_succeed, |_, text| text).await, NONE);
 }
 
 #[tokio::test]

@@ -63,6 +63,7 @@ pub struct Plant {
     pub traffic: Arc<Traffic>,
     pub ledgers: Arc<Ledgers<RuleStore>>,
     pub work: Arc<ControllerStats>,
+    pub endpoint_caller: Arc<EndpointCaller>,
     pub leading: watch::Sender<bool>,
     pub supervisor: Supervisor,
     pub sight: WatchdogStatus,
@@ -165,12 +166,13 @@ impl Plant {
         );
         let traffic = Traffic::new(adapters(), Arc::default());
         traffic.counters.show("edge");
+        let endpoint_caller = Arc::new(EndpointCaller::default());
         exposition.register(|registry| traffic.counters.register(registry));
         let collector = MetricsCollector {
             caches: caches.clone(),
             traffic: Arc::clone(&traffic),
             ledgers: Arc::clone(&ledgers),
-            endpoint_caller: Arc::new(EndpointCaller::default()),
+            endpoint_caller: Arc::clone(&endpoint_caller),
             denials: denials.clone(),
             controller_stats: Arc::clone(&work),
             is_leading: lead,
@@ -187,6 +189,7 @@ impl Plant {
             traffic,
             ledgers,
             work,
+            endpoint_caller,
             leading,
             supervisor,
             sight,
