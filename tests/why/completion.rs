@@ -206,6 +206,17 @@ async fn bash_completes_names_by_the_script() {
     let line = format!("operating why -n {} pod/", scope.namespace);
     assert_eq!(bash(&complete(&line)).await, "pod/web-0\npod/web-1\n");
     assert_eq!(bash(&complete("operating rollout und")).await, "undo\n");
+    // As bash splits `--namespace=NAME pod/` and `--output=js`.
+    let line = format!("operating why --namespace = {} pod/", scope.namespace);
+    assert_eq!(bash(&complete(&line)).await, "pod/web-0\npod/web-1\n");
+    assert_eq!(
+        bash(&complete("operating why --output = js")).await,
+        "json\n"
+    );
+    assert_eq!(
+        bash(&complete("operating why --output = json --name")).await,
+        "--namespace\n"
+    );
 }
 
 #[tokio::test]

@@ -1,37 +1,49 @@
-//! Bash splits words at `=` and `:` (its variable COMP_WORDBREAKS), and replaces only the last part by a suggestion.
+//! Bash splits words at characters such as `=` and `:` (its variable COMP_WORDBREAKS), and replaces only the last part of
+//! a word by a suggestion.
 
 use std::ffi::{OsStr, OsString};
 
-/// Characters at which bash splits words, and which are parts of words here.
-const BREAKS: [char; 2] = ['=', ':'];
+/// Characters at which bash may split words, and which are parts of words here.
+const BREAKS: [char; 3] = ['=', ':', '@'];
 
-/// The words as a person typed them, and the index of the word at the cursor.
-pub fn join(parts: &[OsString], cursor: usize) -> (Vec<OsString>, usize) {
-    let mut words: Vec<OsString> = Vec::new();
-    let mut index = 0;
-    let mut follows_break = false;
-    for (position, part) in parts.iter().enumerate() {
-        let is_break = is_break(part);
-        match words.last_mut() {
-            Some(word) if is_break || follows_break => word.push(part),
-            _ => words.push(part.clone()),
-        }
-        follows_break = is_break;
-        if position == cursor {
-            index = words.len() - 1;
-        }
-    }
-    (words, index)
+/// The words of a line up to the cursor, as a person typed them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BashLine {
+    /// The words. The last is the word at the cursor.
+    pub words: Vec<OsString>,
+    /// The beginning of the last word, which bash keeps.
+    kept: OsString,
 }
 
-/// The suggestions without the parts of the word `current` that bash keeps.
-pub fn cut(suggestions: &str, current: &OsStr) -> String {
-    let current = current.to_string_lossy();
-    let kept = current.rfind(BREAKS).map_or("", |last| &current[..=last]);
-    let separator = std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned());
-    let all = suggestions.split(&*separator);
-    let cut = all.map(|one| one.strip_prefix(kept).unwrap_or(one));
-    cut.collect::<Vec<_>>().join(&separator)
+impl BashLine {
+    /// Joins the parts that bash passes, up to the part at the cursor.
+    pub fn join(parts: &[OsString]) -> BashLine {
+        let mut words: Vec<OsString> = Vec::new();
+        let mut kept = OsString::new();
+        let mut last_break: Option<&OsString> = None;
+        for part in parts {
+            kept.clear();
+            match words.last_mut() {
+                Some(word) if is_break(part) || last_break.is_some() => {
+                    // At a break such as `@`, bash passes the break once more in the part at the cursor.
+                    if let Some(repeated) = last_break.filter(|last| starts_with(part, last)) {
+                        remove_end(word, repeated);
+                    }
+                    kept.push(&*word);
+                    word.push(part);
+                }
+                _ => words.push(part.clone()),
+            }
+            last_break = is_break(part).then_some(part);
+        }
+        BashLine { words, kept }
+    }
+
+    /// A suggestion without the beginning that bash keeps.
+    pub fn cut<'a>(&self, suggestion: &'a str) -> &'a str {
+        let kept = self.kept.to_string_lossy();
+        suggestion.strip_prefix(&*kept).unwrap_or(suggestion)
+    }
 }
 
 fn is_break(part: &OsStr) -> bool {
@@ -39,71 +51,71 @@ fn is_break(part: &OsStr) -> bool {
     !part.is_empty() && part.chars().all(|c| BREAKS.contains(&c))
 }
 
+fn starts_with(part: &OsStr, start: &OsStr) -> bool {
+    part.to_string_lossy()
+        .starts_with(&*start.to_string_lossy())
+}
+
+fn remove_end(word: &mut OsString, end: &OsStr) {
+    let text = word.to_string_lossy().into_owned();
+    if let Some(rest) = text.strip_suffix(&*end.to_string_lossy()) {
+        *word = rest.into();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn joined(parts: &[&str], cursor: usize) -> (Vec<String>, usize) {
+    fn join(parts: &[&str]) -> BashLine {
         let parts: Vec<OsString> = parts.iter().map(OsString::from).collect();
-        let (words, index) = join(&parts, cursor);
-        let words = words.iter().map(|word| word.to_string_lossy().into_owned());
-        (words.collect(), index)
+        BashLine::join(&parts)
     }
 
     #[test]
     fn parts_of_a_word_are_joined() {
-        for (parts, cursor, words, index) in [
+        for (parts, words, kept) in [
+            (&["why", "po"][..], &["why", "po"][..], ""),
             (
-                &["operating", "why", "po"][..],
-                2,
-                &["operating", "why", "po"][..],
-                2,
+                &["--namespace", "=", "shop", "pod/"],
+                &["--namespace=shop", "pod/"],
+                "",
             ),
             (
-                &["operating", "why", "--namespace", "=", "shop", "pod/"],
-                5,
-                &["operating", "why", "--namespace=shop", "pod/"],
-                3,
+                &["--namespace", "=", "shop", ""],
+                &["--namespace=shop", ""],
+                "",
             ),
+            (&["--context", "=", "ea"], &["--context=ea"], "--context="),
+            (&["--context", ""], &["--context", ""], ""),
             (
-                &["operating", "--context", "=", ""],
-                3,
-                &["operating", "--context="],
-                1,
+                &["--context", "=", "arn", ":", "aws"],
+                &["--context=arn:aws"],
+                "--context=arn:",
             ),
+            (&["--context", "arn:aws"], &["--context", "arn:aws"], ""),
             (
-                &["operating", "--context", "="],
-                2,
-                &["operating", "--context="],
-                1,
-            ),
-            (
-                &[
-                    "operating",
-                    "--context",
-                    "=",
-                    "arn",
-                    ":",
-                    "aws",
-                    ":",
-                    "eks",
-                    "x",
-                ],
-                7,
-                &["operating", "--context=arn:aws:eks", "x"],
-                1,
+                &["--context", "admin", "@", "@kub"],
+                &["--context", "admin@kub"],
+                "admin",
             ),
         ] {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            assert_eq!(joined(parts, cursor), (words, index), "{parts:?}");
+            let line = join(parts);
+            assert_eq!(line.words, words, "{parts:?}");
+            assert_eq!(line.kept, kept, "{parts:?}");
         }
     }
 
     #[test]
     fn suggestions_lack_what_bash_keeps() {
-        let cut = |all: &str, current: &str| cut(all, OsStr::new(current));
-        assert_eq!(cut("pod/a\npod/b", "pod/"), "pod/a\npod/b");
-        assert_eq!(cut("--context=east", "--context=ea"), "east");
-        assert_eq!(cut("--context=arn:aws:eks", "--context=arn:a"), "aws:eks");
+        assert_eq!(join(&["why", "pod/"]).cut("pod/a"), "pod/a");
+        assert_eq!(
+            join(&["--context", "=", "ea"]).cut("--context=east"),
+            "east"
+        );
+        assert_eq!(
+            join(&["--context", "arn:a"]).cut("arn:aws:eks"),
+            "arn:aws:eks"
+        );
     }
 }

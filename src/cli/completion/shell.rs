@@ -6,8 +6,8 @@ use std::sync::Arc;
 use clap::Command;
 use clap_complete::env::Shells;
 
-use super::bash_words;
-use super::suggest::with_names;
+use super::bash_words::BashLine;
+use super::suggest::{suggest, with_names};
 use super::values::NameSource;
 use crate::cli::args::Shell;
 
@@ -44,19 +44,23 @@ pub fn answer(
     // Bash also passes the words behind the cursor.
     let index = std::env::var("_CLAP_COMPLETE_INDEX").ok();
     let index = index.and_then(|index| index.parse().ok());
-    let index = index.unwrap_or(words.len().checked_sub(1)?);
-    let (words, index) = match &*shell {
-        "bash" => bash_words::join(&words, index),
-        _ => (words, index),
-    };
+    let index: usize = index.unwrap_or(words.len().checked_sub(1)?);
+    if shell == "bash" {
+        let parts = words.get(..=index)?;
+        return Some(answer_bash(command(), parts, source));
+    }
     let before = words.get(..index).unwrap_or(&words);
     let mut command = with_names(command(), before, source);
     let mut out = Vec::new();
     let directory = std::env::current_dir().ok();
     let _ = completer.write_complete(&mut command, words.clone(), directory.as_deref(), &mut out);
-    let out = String::from_utf8_lossy(&out).into_owned();
-    Some(match &*shell {
-        "bash" => bash_words::cut(&out, words.get(index)?),
-        _ => out,
-    })
+    Some(String::from_utf8_lossy(&out).into_owned())
+}
+
+fn answer_bash(command: Command, parts: &[OsString], source: Arc<dyn NameSource>) -> String {
+    let line = BashLine::join(parts);
+    let found = suggest(command, &line.words, source);
+    let words: Vec<&str> = found.iter().map(|found| line.cut(&found.word)).collect();
+    let separator = std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned());
+    words.join(&separator)
 }
