@@ -360,6 +360,10 @@ async fn cooperator_killed_while_a_pod_leaves_makes_no_pod_available() {
         .await;
     let over = ["rollout", "status", "deploy/web", "--timeout=170s"];
     example.kubectl(&over).await;
+    wait::until("the former Pods to be gone", async || {
+        example.pods().await.len() == PODS
+    })
+    .await;
     kill(&mut cooperate).await;
     let none = r#"{"metadata":{"finalizers":null}}"#;
     for pod in example.pods().await {
