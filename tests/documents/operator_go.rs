@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::ResourceExt;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
 use testbed::binaries::{OPERATOR_PROGRAMS, operator_program};
 use testbed::observer::{Change, Observer};
 use testbed::pods::{has_label, is_available, is_idle};
@@ -19,13 +22,17 @@ const PODS: usize = 4;
 const WANTED: &str = "example.com/wanted-image";
 const SERVING: &str = "example.com/serving-image";
 const IMAGE: &str = "registry.k8s.io/pause:3.10.1";
+/// ID and type of the operations of `operate`.
+const OPERATION: &str = "image.example.com";
+const ENTERING: &str = "prot.podopslifecycle.kusionstack.io/entering";
+const MEMBER: &str = "prot.podopslifecycle.kusionstack.io/member";
 
 fn folder() -> PathBuf {
     paths::repository().join("examples/operator-go")
 }
 
 fn label(family: &str) -> String {
-    keys::operation(family, "image")
+    keys::operation(family, OPERATION)
 }
 
 /// A namespace with the objects of the example.
@@ -97,19 +104,70 @@ impl Example {
         .await
     }
 
+    /// Gives `cooperate` the right to patch a resource or takes it away, and waits until the API server follows.
+    async fn may_patch(&self, resource: &str, rule: usize, allowed: bool) {
+        let verbs = match (resource, allowed) {
+            ("pods", true) => json!(["list", "watch", "patch"]),
+            ("pods", false) => json!(["list", "watch"]),
+            (_, true) => json!(["patch"]),
+            (_, false) => json!(["get"]),
+        };
+        let path = format!("/rules/{rule}/verbs");
+        let patch = json!([{ "op": "replace", "path": path, "value": verbs }]).to_string();
+        self.kubectl(&["patch", "role", "cooperate", "--type=json", "-p", &patch])
+            .await;
+        let mut review = SubjectAccessReview::default();
+        let namespace = &self.scope.namespace;
+        review.spec.user = Some(format!("system:serviceaccount:{namespace}:cooperate"));
+        review.spec.resource_attributes = Some(ResourceAttributes {
+            namespace: Some(namespace.clone()),
+            resource: Some(resource.to_owned()),
+            name: Some("members".to_owned()),
+            verb: Some("patch".to_owned()),
+            ..ResourceAttributes::default()
+        });
+        let reviews: Api<SubjectAccessReview> = Api::all(self.scope.client.clone());
+        wait::until("the API server to follow the Role", async || {
+            let answer = reviews.create(&PostParams::default(), &review).await;
+            answer.unwrap().status.unwrap().allowed == allowed
+        })
+        .await;
+    }
+
+    /// Makes a Pod Ready while no cooperator runs. A write of its labels makes the server look at it once more.
+    async fn is_available_when_ready(&self, pod: &str) -> bool {
+        self.scope.become_ready(pod).await;
+        let now = json!({ "looked-at": "now" });
+        self.scope.label(pod, now).await.unwrap();
+        let written = self
+            .scope
+            .label(pod, json!({ "looked-at": null }))
+            .await
+            .unwrap();
+        is_available(&written)
+    }
+
     async fn until_any(&self, description: &str, wanted: impl Fn(&Pod) -> bool) {
         wait::until(description, async || self.pods().await.iter().any(&wanted)).await;
     }
 }
 
-/// Kills a program in the middle of its work, and starts it again.
-async fn restart(example: &Example, program: &'static str, running: &mut Process) {
+async fn kill(running: &mut Process) {
     running.signal(Signal::KILL).unwrap();
     wait::until("the program to be killed", async || {
         running.exit_status().is_some()
     })
     .await;
+}
+
+/// Kills a program in the middle of its work, and starts it again.
+async fn restart(example: &Example, program: &'static str, running: &mut Process) {
+    kill(running).await;
     *running = example.start(program).await;
+}
+
+fn has_finalizer(pod: &Pod, finalizer: &str) -> bool {
+    pod.finalizers().iter().any(|present| present == finalizer)
 }
 
 fn image_of(pod: &Pod) -> &str {
@@ -238,6 +296,136 @@ async fn killed_operator_changes_every_pod_once_and_within_the_rule() {
         .kubectl(&["delete", "pod", &before[0].name_any()])
         .await;
     example.until_all_serve().await;
+
+    // The end of the example: all Pods leave the list, and nothing keeps them.
+    example.kubectl(&["delete", "deployment", "web"]).await;
+    let gone = [
+        "wait",
+        "pods",
+        "-l",
+        "app=web",
+        "--for=delete",
+        "--timeout=170s",
+    ];
+    example.kubectl(&gone).await;
+    assert!(example.pods().await.is_empty() && example.members().await.is_empty());
+}
+
+#[tokio::test]
+async fn cooperator_killed_while_a_pod_leaves_makes_no_pod_available() {
+    let example = Example::new().await;
+    let scope = &example.scope;
+    let mut cooperate = example.start("cooperate").await;
+    let pod = example.until_all_serve().await[0].name_any();
+    scope.until_at_rest("web", 4).await;
+    let lists = Observer::<ConfigMap>::follow(scope).await;
+    let pods = Observer::<Pod>::follow(scope).await;
+
+    // Killed after the first write: the list has the Pod still.
+    example.may_patch("configmaps", 1, false).await;
+    scope.lose_readiness(&pod).await;
+    let left = scope
+        .until_pod(&pod, "without member", |pod| !has_finalizer(pod, MEMBER))
+        .await;
+    kill(&mut cooperate).await;
+    assert!(has_finalizer(&left, ENTERING) && example.members().await.contains_key(&pod));
+    assert!(!example.is_available_when_ready(&pod).await);
+
+    // Killed after the second write: the list does not have the Pod any more.
+    scope.lose_readiness(&pod).await;
+    example.may_patch("configmaps", 1, true).await;
+    example.may_patch("pods", 0, false).await;
+    cooperate = example.start("cooperate").await;
+    wait::until("the Pod to leave the list", async || {
+        !example.members().await.contains_key(&pod)
+    })
+    .await;
+    kill(&mut cooperate).await;
+    assert!(!example.is_available_when_ready(&pod).await);
+    let protected = scope.get(&pod).await;
+    assert!(has_finalizer(&protected, ENTERING) && !has_finalizer(&protected, MEMBER));
+
+    example.may_patch("pods", 0, true).await;
+    cooperate = example.start("cooperate").await;
+    scope.resume_kubelet(&pod).await;
+    example.until_all_serve().await;
+    let (fewest, _) = judge(&pods.history().await, &lists.history().await);
+    assert_eq!(fewest, PODS - 1);
+
+    // The Pods stay without the cooperator.
+    let path = "/spec/template/metadata/annotations/pod.kusionstack.io~1available-conditions";
+    let patch = json!([{ "op": "remove", "path": path }]).to_string();
+    example
+        .kubectl(&["patch", "deployment", "web", "--type=json", "-p", &patch])
+        .await;
+    let over = ["rollout", "status", "deploy/web", "--timeout=170s"];
+    example.kubectl(&over).await;
+    wait::until("the former Pods to be gone", async || {
+        example.pods().await.len() == PODS
+    })
+    .await;
+    kill(&mut cooperate).await;
+    let none = r#"{"metadata":{"finalizers":null}}"#;
+    for pod in example.pods().await {
+        let name = pod.name_any();
+        example
+            .kubectl(&["patch", "pod", &name, "--type=merge", "-p", none])
+            .await;
+    }
+    wait::until("four available Pods without finalizers", async || {
+        let pods = example.pods().await;
+        let kept = |pod: &Pod| is_idle(pod) && pod.finalizers().is_empty();
+        pods.len() == PODS && pods.iter().all(kept)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn operator_touches_only_its_container_and_its_operations() {
+    let example = Example::new().await;
+    let scope = &example.scope;
+    let make = async |name: &str, labels: Value, annotations: Value, containers: &[&str]| {
+        let container = |name: &&str| json!({ "name": name, "image": "web:1" });
+        let containers: Vec<_> = containers.iter().map(container).collect();
+        let metadata = json!({ "labels": labels, "annotations": annotations });
+        scope
+            .pod(
+                name,
+                json!({ "metadata": metadata, "spec": { "containers": containers } }),
+            )
+            .await
+    };
+    let wish = json!({ WANTED: IMAGE });
+    let nothing = json!({});
+    make(
+        "ungated",
+        json!({ keys::CONTROL: null }),
+        wish.clone(),
+        &["app"],
+    )
+    .await;
+    let managed = json!({ keys::CONTROL: keys::CONTROL_VALUE });
+    scope.label("ungated", managed).await.unwrap();
+    make("unnamed", nothing.clone(), wish.clone(), &["main"]).await;
+    make("foreign", nothing.clone(), nothing.clone(), &["app"]).await;
+    let of_another = json!({ label("operating"): "1", label("operation-type"): "restart" });
+    scope.label("foreign", of_another).await.unwrap();
+    make("injected", nothing, wish, &["proxy", "app"]).await;
+
+    let _operate = example.start("operate").await;
+    let served = scope
+        .until_pod("injected", "serving", |pod| {
+            serves_wanted(pod) && is_idle(pod)
+        })
+        .await;
+    let images = served.spec.unwrap().containers.into_iter().map(|c| c.image);
+    let images: Vec<_> = images.flatten().collect();
+    assert_eq!(images, ["web:1", IMAGE]);
+    for (pod, operated) in [("ungated", false), ("unnamed", false), ("foreign", true)] {
+        let stored = scope.get(pod).await;
+        assert_eq!(has_label(&stored, &label("operating")), operated, "{pod}");
+        assert_eq!(image_of(&stored), "web:1", "{pod}");
+    }
 }
 
 #[tokio::test]

@@ -42,12 +42,12 @@ func (c cooperator) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.R
 		return ctrl.Result{}, c.setMember(ctx, request, "null")
 	case err != nil:
 		return ctrl.Result{}, err
+	case !serves(&pod) && controllerutil.RemoveFinalizer(&pod, member): // First, so that it does not count as available.
 	case !serves(&pod):
 		if err := c.setMember(ctx, request, "null"); err != nil {
 			return ctrl.Result{}, err
 		}
 		controllerutil.RemoveFinalizer(&pod, entering)
-		controllerutil.RemoveFinalizer(&pod, member)
 	case !controllerutil.AddFinalizer(&pod, entering): // The Pod has it already.
 		if err := c.setMember(ctx, request, strconv.Quote(pod.Status.PodIP)); err != nil {
 			return ctrl.Result{}, err
@@ -83,11 +83,11 @@ func serves(pod *corev1.Pod) bool {
 
 func main() {
 	ctrl.SetLogger(klog.Background())
-	managed := labels.SelectorFromSet(labels.Set{"kusionstack.io/control": "true"})
+	balanced := labels.Set{"kusionstack.io/control": "true", "app": "web"}.AsSelector() // Those that the list is for.
 	manager, err := ctrl.NewManager(ctrl.GetConfigOrDie(), ctrl.Options{
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{
-			os.Getenv("NAMESPACE"): {LabelSelector: managed},
+			os.Getenv("NAMESPACE"): {LabelSelector: balanced},
 		}},
 	})
 	utilruntime.Must(err)

@@ -25,13 +25,15 @@ import (
 const (
 	wantedImage   = "example.com/wanted-image"
 	servingImage  = "example.com/serving-image" // The Pod serves with this image: its operation is over.
+	id            = "image.example.com"         // It names the operation, and is its type, too. Each operator has its own.
+	containerName = "app"
 	domain        = "podopslifecycle.kusionstack.io/"
-	id            = "image" // It names the operation, and is its type, too.
 	operating     = "operating." + domain + id
 	operationType = "operation-type." + domain + id
-	operate       = "operate." + domain + id
-	available     = domain + "service-available"
 )
+
+// gate takes the Pod off traffic. A Pod without it would stay Ready, and the operator would wait for ever.
+var gate = corev1.PodReadinessGate{ConditionType: "pod.kusionstack.io/service-ready"}
 
 type operator struct{ client.Client }
 
@@ -54,21 +56,25 @@ func (o operator) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Res
 
 // advance changes the Pod by one step and names the step. It returns "" while the operator waits.
 func advance(pod *corev1.Pod) string {
-	image, container := pod.Annotations[wantedImage], &pod.Spec.Containers[0]
+	image := pod.Annotations[wantedImage]
+	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == containerName })
+	if i < 0 || pod.DeletionTimestamp != nil { // The labels of an operation go with the Pod.
+		return ""
+	}
+	container, isOurs := &pod.Spec.Containers[i], has(pod, operating) && pod.Labels[operationType] == id
 	isDone := image == "" || container.Image == image
 	switch {
-	case pod.DeletionTimestamp != nil: // The labels of the operation go with the Pod.
-	case !has(pod, operating) && !isDone:
+	case !has(pod, operating) && !isDone && slices.Contains(pod.Spec.ReadinessGates, gate):
 		pod.Labels[operating] = strconv.FormatInt(time.Now().UnixNano(), 10)
 		pod.Labels[operationType] = id
 		return "begin"
-	case has(pod, operate) && !isDone && !isReady(pod): // The work. Yours must be repeatable, too.
-		container.Image = image
+	case isOurs && has(pod, "operate."+domain+id) && !isDone && !slices.ContainsFunc(pod.Status.Conditions, isReady):
+		container.Image = image // The work. Yours must be repeatable, too.
 		return "work"
-	case has(pod, operating) && isDone: // Before Operate, this cancels what nobody wants any more.
+	case isOurs && isDone: // Before Operate, this cancels what nobody wants any more.
 		delete(pod.Labels, operating)
 		return "finish"
-	case image != "" && isDone && has(pod, available) && pod.Annotations[servingImage] != image:
+	case image != "" && isDone && has(pod, domain+"service-available") && pod.Annotations[servingImage] != image:
 		pod.Annotations[servingImage] = image
 		return "complete"
 	}
@@ -77,19 +83,14 @@ func advance(pod *corev1.Pod) string {
 
 func has(pod *corev1.Pod, label string) bool { return metav1.HasLabel(pod.ObjectMeta, label) }
 
-func isReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-		return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
-	})
-}
+func isReady(c corev1.PodCondition) bool { return c.Type == "Ready" && c.Status == "True" }
 
 func main() {
 	ctrl.SetLogger(klog.Background())
-	managed := labels.SelectorFromSet(labels.Set{"kusionstack.io/control": "true"})
 	manager, err := ctrl.NewManager(ctrl.GetConfigOrDie(), ctrl.Options{
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{
-			os.Getenv("NAMESPACE"): {LabelSelector: managed},
+			os.Getenv("NAMESPACE"): {LabelSelector: labels.Set{"kusionstack.io/control": "true"}.AsSelector()},
 		}},
 	})
 	utilruntime.Must(err)
