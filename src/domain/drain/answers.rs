@@ -44,6 +44,7 @@ impl EvictionAnswer {
         if let Some((_, text)) = message.split_once("denied the request: ") {
             return match code {
                 _ if text.ends_with(ASK_AGAIN) => not_checked(text.to_owned()),
+                409 => not_checked(text.to_owned()),
                 429 if text.contains(grace_delete::UNDERWAY_MESSAGE) => EvictionAnswer::Lifecycle {
                     message: text.to_owned(),
                 },
@@ -55,6 +56,7 @@ impl EvictionAnswer {
         }
         match code {
             404 => EvictionAnswer::Gone,
+            409 => not_checked(message.to_owned()),
             401 => not_checked("the API server does not accept these credentials".to_owned()),
             403 if message.contains("cannot create resource \"pods/eviction\"") => {
                 not_checked("you may not evict this Pod, not even by a dry run".to_owned())
@@ -71,6 +73,9 @@ impl EvictionAnswer {
             500.. if !is_lasting_error(message) => not_checked(message.to_owned()),
             // The refusal of a PodDisruptionBudget has a cause, and an overloaded API server gives none.
             429 if causes.is_empty() => not_checked(message.to_owned()),
+            429 if causes.iter().any(|cause| cause.contains(NEW_BUDGET)) => {
+                not_checked(causes.join(" "))
+            }
             _ => {
                 let unnamed = causes.iter().filter(|cause| !message.contains(*cause));
                 let parts: Vec<&str> = std::iter::once(message)
@@ -87,6 +92,8 @@ impl EvictionAnswer {
 
 /// End of the cause that the API server gives in a terminating namespace.
 const NAMESPACE_ENDS: &str = " is being terminated";
+/// How the API server says that the disruption controller has not counted a PodDisruptionBudget yet.
+const NEW_BUDGET: &str = "is still being processed";
 /// How the API server says that a webhook has not answered in time.
 const TIMEOUT: &str = "context deadline exceeded";
 
@@ -176,6 +183,17 @@ mod tests {
     }
 
     #[test]
+    fn disruption_budget_that_is_not_counted_yet_is_not_checked() {
+        let text = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let cause = "The disruption budget web is still being processed by the server.".to_owned();
+        let answer = EvictionAnswer::from_api_refusal(429, text, &[cause]);
+        assert!(
+            matches!(&answer, EvictionAnswer::NotChecked { reason } if reason.contains("web")),
+            "{answer:?}"
+        );
+    }
+
+    #[test]
     fn missing_right_is_told_from_refusal_of_policy() {
         let rights = "pods \"web-0\" is forbidden: User \"ann\" cannot create resource \"pods/eviction\" in API group \"\"";
         assert!(matches!(of(403, rights), EvictionAnswer::NotChecked { .. }));
@@ -204,6 +222,14 @@ mod tests {
             (
                 500,
                 "Internal error occurred: etcdserver: leader changed".to_owned(),
+            ),
+            (
+                409,
+                format!("{denied}Pod web-0 can't be evicted: its UID differs"),
+            ),
+            (
+                409,
+                "Operation cannot be fulfilled on pods \"web-0\"".to_owned(),
             ),
             (
                 400,

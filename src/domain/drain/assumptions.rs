@@ -50,16 +50,23 @@ pub fn assumptions(
              many go can depend on it, too",
         ),
         (
+            is_uncertain && depends_on_replacement(candidates, waves),
+            "Pods that a controller replaces share a budget with Pods that nothing replaces: whether all of them go, and so \
+             the exit code 0 or 1, can depend on the order",
+        ),
+        (
             has_unknown,
             "The Pods that are not checked stay; if they go, they can take the place of others",
         ),
         (
             in_waves(&is_of_rule),
-            "The status of PodTransitionRules shows how many Pods there should be; after a change of replicas, it can be 5 s old",
+            "The status of PodTransitionRules shows how many Pods there should be; after a change of replicas, it is out of \
+             date for some seconds, and for as long as no server leads",
         ),
         (
             in_waves(&|pod| pod.answer.code == 429 && pod.how == EvictionPath::Deletes),
-            "About a Pod that a budget refuses now, policies and webhooks of others are not asked; they can refuse it later",
+            "About a Pod that a budget refuses now, not all policies and webhooks of others are asked; they can refuse it \
+             later",
         ),
         (
             skips,
@@ -83,6 +90,23 @@ pub fn assumptions(
 /// Whether the number of Pods of a wave can depend on the order: a Pod that may have to wait shares a budget with a Pod
 /// that is something else to this budget, or has other budgets, too.
 fn depends_on_order(candidates: &[Candidate], waves: &[Vec<Departure>]) -> bool {
+    has_unlike_rivals(candidates, waves, |pod, other| pod.shares != other.shares)
+        || depends_on_replacement(candidates, waves)
+}
+
+/// Whether a Pod that may have to wait shares a budget with a Pod that differs in whether a controller replaces it. The
+/// one leaves its room to others, and the other uses it up.
+fn depends_on_replacement(candidates: &[Candidate], waves: &[Vec<Departure>]) -> bool {
+    has_unlike_rivals(candidates, waves, |pod, other| {
+        pod.is_replaced != other.is_replaced
+    })
+}
+
+fn has_unlike_rivals(
+    candidates: &[Candidate],
+    waves: &[Vec<Departure>],
+    is_unlike: fn(&Candidate, &Candidate) -> bool,
+) -> bool {
     let share_one = |a: &Candidate, b: &Candidate| {
         let mut shares = a.shares.iter();
         shares.any(|share| b.shares.iter().any(|other| other.budget == share.budget))
@@ -94,6 +118,6 @@ fn depends_on_order(candidates: &[Candidate], waves: &[Vec<Departure>]) -> bool 
     let mut uncertain = departures.map(|departure| &candidates[departure.candidate]);
     uncertain.any(|pod| {
         let mut others = candidates.iter();
-        others.any(|other| share_one(pod, other) && pod.shares != other.shares)
+        others.any(|other| share_one(pod, other) && is_unlike(pod, other))
     })
 }

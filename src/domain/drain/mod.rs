@@ -6,6 +6,7 @@
 //! | `observed` | what is read of a node |
 //! | `answers` | what the API server answers to a dry-run eviction |
 //! | `rule_budgets`, `disruption_budgets` | the budgets of rule objects and of PodDisruptionBudgets |
+//! | `skip_annotations` | whether the server honours the annotation by which Pods skip rules |
 //! | `waves` | the simulation: which Pods the budgets let go together, and which go after them |
 //! | `verdicts` | what the answer and the budgets say about one Pod |
 //! | `preview` | the preview of a node |
@@ -20,6 +21,7 @@ mod kubectl_filters;
 mod observed;
 mod preview;
 mod rule_budgets;
+mod skip_annotations;
 #[cfg(test)]
 mod tests;
 mod verdicts;

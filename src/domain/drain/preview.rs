@@ -10,6 +10,8 @@ use super::facts::{
 };
 use super::kubectl_filters::{KubectlChoice, RefusalReason};
 use super::observed::{DrainNamespace, DrainedPod, ObservedNode};
+use super::rule_budgets::unenforced;
+use super::skip_annotations::without_ignored_skips;
 use super::verdicts::{BudgetTable, Verdict};
 use super::waves::{Candidate, Departure, plan_waves};
 use crate::domain::diagnosis::RuleObject;
@@ -17,6 +19,7 @@ use crate::domain::pod::Pod;
 
 /// Makes the preview of a node.
 pub fn preview(node: &ObservedNode) -> DrainPreview {
+    let node = &*without_ignored_skips(node);
     let table = BudgetTable::new(node);
     let mut facts = facts_without_budgets(node);
     let (mut candidates, mut pods, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
@@ -48,8 +51,31 @@ pub fn preview(node: &ObservedNode) -> DrainPreview {
             Verdict::Gone => {}
         }
     }
-    let budgets = table.budgets_with_unknown(unknown.into_iter());
-    let planned = plan_waves(budgets, &candidates);
+    let planned = loop {
+        let budgets = table.budgets_with_unknown(unknown.iter().copied());
+        let planned = plan_waves(budgets, &candidates);
+        let unreached = planned.unreached.iter();
+        let doubted = unreached.filter_map(|(index, holding)| {
+            let reason = table.doubt_of_unreached(&candidates[*index], holding, &unknown)?;
+            Some((*index, reason))
+        });
+        let doubted: Vec<_> = doubted.collect();
+        if doubted.is_empty() {
+            break planned;
+        }
+        for (index, reason) in doubted.into_iter().rev() {
+            candidates.remove(index);
+            let (pod, _) = pods.remove(index);
+            let pod_name = pod_name(pod);
+            let unchecked = UncheckedPod {
+                pod: pod_name,
+                reason,
+            };
+            facts.not_checked.push(unchecked);
+            unknown.push(&**pod);
+        }
+    };
+    facts.not_checked.sort_by(|a, b| a.pod.cmp(&b.pod));
     let waves = planned.waves.iter().map(|departures| {
         let pods = departures.iter().map(|departure| {
             let (pod, answer) = &pods[departure.candidate];
@@ -123,7 +149,7 @@ fn unenforced_notes(node: &ObservedNode, name: &str, namespace: &DrainNamespace)
     };
     let rules = namespace.rules.iter().flatten().filter(covers);
     let unenforced = rules.filter_map(|rule| {
-        let why = namespace.excluded.as_deref().or(rule.unenforced())?;
+        let why = namespace.excluded.as_deref().or(unenforced(rule))?;
         Some(format!(
             "PodTransitionRule {} in namespace {name} holds no Pod: {why}",
             rule.set.name

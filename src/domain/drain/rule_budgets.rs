@@ -10,6 +10,7 @@ use crate::api::int_or_percent::IntOrPercent;
 use crate::domain::diagnosis::RuleObject;
 use crate::domain::pending_disruption::counts_as_available;
 use crate::domain::pod::Pod;
+use crate::domain::pod_size::MAX_POD_BYTES;
 use crate::domain::rules::{AvailabilityLimits, AvailabilityRules, ExpectedPods};
 
 /// Why a budget is not known if the Pods of its namespace are not.
@@ -44,22 +45,22 @@ pub struct PodsInView<'a> {
 
 /// The budget of a rule object.
 pub fn rule_budget(object: &RuleObject, view: PodsInView<'_>) -> RuleBudget {
-    if object.set.availability_limits().next().is_none() || object.unenforced().is_some() {
+    if object.set.availability_limits().next().is_none() {
+        return RuleBudget::None;
+    }
+    let name = &object.set.name;
+    let Some(status) = object.current_status() else {
+        return RuleBudget::Unknown(format!(
+            "the server has not counted the Pods of PodTransitionRule {name} yet; if this does not change, check whether \
+             the server runs"
+        ));
+    };
+    if unenforced(object).is_some() {
         return RuleBudget::None;
     }
     if let Some(message) = object.denies_all_message() {
         return RuleBudget::DeniesAll(message.to_owned());
     }
-    let not_counted = || {
-        RuleBudget::Unknown(format!(
-            "the server has not counted the Pods of PodTransitionRule {} yet; if this does not change, check whether the \
-             server runs",
-            object.set.name
-        ))
-    };
-    let Some(status) = object.current_status() else {
-        return not_counted();
-    };
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let total = count(status.expected_pods);
     let Some(pods) = view.pods else {
@@ -72,15 +73,16 @@ pub fn rule_budget(object: &RuleObject, view: PodsInView<'_>) -> RuleBudget {
         .collect();
     if has_unclear_percentages(object, &selected) {
         return RuleBudget::Unknown(format!(
-            "the status of PodTransitionRule {} does not show on how many Pods its percentages are based",
-            object.set.name
+            "the status of PodTransitionRule {name} does not show on how many Pods its percentages are based"
         ));
     }
     let left = selected.iter().filter(|pod| is_left(object, pod));
     let left = u32::try_from(left.count()).unwrap_or(u32::MAX);
     // Such a status is older than the Pods. By now, the server may expect more Pods than the status says.
     if left > count(status.available_pods) {
-        return not_counted();
+        return RuleBudget::Unknown(format!(
+            "the status of PodTransitionRule {name} counts fewer available Pods than there are; look again"
+        ));
     }
     let stays_away = |pod: &&&Pod| {
         let is_living = !pod.is_terminating() && !pod.is_finished();
@@ -100,9 +102,18 @@ pub fn rule_budget(object: &RuleObject, view: PodsInView<'_>) -> RuleBudget {
     })
 }
 
-/// Whether the Pod is available and has no claim.
+/// Why the rules of the object hold nothing. `None` if this was written about an older version of the object.
+pub fn unenforced(object: &RuleObject) -> Option<&str> {
+    object.current_status()?;
+    object.unenforced()
+}
+
+/// Whether the server counts the Pod as available, and the Pod has no claim. The server can't count a Pod that is too
+/// large for its cache.
 fn is_left(object: &RuleObject, pod: &Pod) -> bool {
-    counts_as_available(pod) && claims(object, pod).next().is_none()
+    counts_as_available(pod)
+        && pod.pod_bytes() <= MAX_POD_BYTES
+        && claims(object, pod).next().is_none()
 }
 
 /// The operations for which the Pod has a claim.
@@ -121,20 +132,33 @@ fn comes_back(object: &RuleObject, pod: &Pod, now: Timestamp) -> bool {
     }
 }
 
+/// Kinds of owners that ask for a number of Pods.
+const NUMBERED_OWNERS: [&str; 4] = [
+    "CollaSet",
+    "ReplicaSet",
+    "ReplicationController",
+    "StatefulSet",
+];
+
 /// Whether percentages of the object are based on a number of Pods that is not known: the server leaves out Pods whose
 /// owners ask for no number of Pods if other owners do. If there is only one limit, the status shows it as a number.
 fn has_unclear_percentages(object: &RuleObject, selected: &[&Pod]) -> bool {
     let limits = || object.set.availability_limits();
     let is_percentage =
         |value: &Option<IntOrPercent>| matches!(value, Some(IntOrPercent::Percent(_)));
-    let owners = selected
+    let living = selected
         .iter()
-        .map(|pod| pod.controller().map(|owner| &owner.uid));
+        .filter(|pod| !pod.is_terminating() && !pod.is_finished());
+    let kinds = living.map(|pod| {
+        let owner = pod.controller()?;
+        let is_numbered = NUMBERED_OWNERS.contains(&owner.kind.as_str());
+        Some(if is_numbered { "" } else { &owner.kind })
+    });
     object.counted_limit().is_none()
         && limits().any(|limits| {
             is_percentage(&limits.max_unavailable) || is_percentage(&limits.min_available)
         })
-        && owners.collect::<HashSet<_>>().len() > 1
+        && kinds.collect::<HashSet<_>>().len() > 1
 }
 
 /// On how many of the expected Pods percentages are based: Pods without a controller are left out if controllers ask for

@@ -496,6 +496,161 @@ fn refusal_that_the_count_contradicts_is_not_checked() {
     }
 }
 
+/// Each of these rules says that no Pod may go, and gives no budget from which the Pods could take.
+#[test]
+fn yes_against_a_rule_without_budget_is_not_checked() {
+    let ledger = json!({ "expectedPods": 2, "conditions": [{
+        "type": "LedgerUsable", "status": "False", "reason": "Unreadable", "message": "the ledger can't be read",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] });
+    let not_enforced = json!({ "expectedPods": 2, "observedGeneration": 0, "conditions": [{
+        "type": "Enforced", "status": "False", "reason": "NotEnforced", "message": "no label",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] });
+    let broken =
+        json!({ "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": "many" } }] });
+    let rules = [
+        rule("denies", json!(1), ledger),
+        rule("old", json!(1), not_enforced),
+        rule_with("broken", json!(1), &broken, json!({ "expectedPods": 2 })),
+    ];
+    for object in rules {
+        let name = object.set.name.clone();
+        let preview = Scene::new(web(2)).under_rules(vec![object]).preview();
+        assert!(preview.waves.is_empty(), "{preview:?}");
+        assert_eq!(preview.outcome, DrainOutcome::Unknown);
+        assert!(preview.not_checked[1].reason.contains(&name), "{preview:?}");
+        assert!(preview.notes.is_empty(), "{preview:?}");
+    }
+}
+
+/// What is not known of one rule says nothing about the refusal of another object.
+#[test]
+fn refusal_of_others_holds_the_pod_although_a_rule_is_not_known() {
+    let uncounted = || rule("web", json!(1), json!({ "observedGeneration": 0 }));
+    let closed = rule(
+        "closed",
+        json!(0),
+        json!({ "expectedPods": 1, "unavailableLimit": 0 }),
+    );
+    let policy = EvictionAnswer::Refused {
+        code: 403,
+        message: "ValidatingAdmissionPolicy 'p' denied request: no".to_owned(),
+    };
+    let overlapping = refused(
+        "Pod web-0 is held: 9 PodTransitionRules with an availability rule cover it, and at most 8 may",
+    );
+    let limit_0 = refused(
+        "Pod web-0 is held by rule availability of PodTransitionRule closed: 0 of 1 Pods are unavailable, the limit is 0",
+    );
+    let of_unknown = refused(
+        "Pod web-0 is held by rule availability of PodTransitionRule web: 1 of 1 Pods are unavailable, the limit is 1",
+    );
+    let preview = |answer: &EvictionAnswer, rules| {
+        let scene = Scene::new(web(1)).answered(answer);
+        scene.under_rules(rules).preview()
+    };
+    for answer in [policy, overlapping] {
+        let preview = preview(&answer, vec![uncounted()]);
+        assert_eq!(preview.outcome, DrainOutcome::Held, "{preview:?}");
+    }
+    let of_closed = preview(&limit_0, vec![uncounted(), closed]);
+    assert_eq!(of_closed.held[0].by[0].name, "closed", "{of_closed:?}");
+    let of_unknown = preview(&of_unknown, vec![uncounted()]);
+    assert_eq!(of_unknown.outcome, DrainOutcome::Unknown, "{of_unknown:?}");
+}
+
+#[test]
+fn pod_that_is_not_checked_can_free_the_budget_of_others() {
+    let message = "Pod web-0 is held by rule availability of PodTransitionRule web: 1 of 2 Pods are unavailable, the limit is 1";
+    let down = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+    let scene = |limit: u32| {
+        let mut scene = Scene::new(vec![pod("web-0", json!({})), pod("web-9", down.clone())]);
+        scene.pods[0].1 = refused(message);
+        scene.pods[1].1 = EvictionAnswer::NotChecked {
+            reason: "timeout".to_owned(),
+        };
+        let status = json!({ "expectedPods": 2, "unavailableLimit": limit });
+        let rules = vec![rule("web", json!(limit), status)];
+        scene.under_rules(rules).preview()
+    };
+    let open = scene(1);
+    assert_eq!(open.outcome, DrainOutcome::Unknown, "{open:?}");
+    let names = open.not_checked.iter().map(|pod| pod.pod.name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["web-0", "web-9"]);
+    // A limit of 0 never has room.
+    assert_eq!(held(&scene(0)), ["web-0"]);
+}
+
+#[test]
+fn pod_that_no_limit_holds_goes_although_the_count_is_not_known() {
+    let down = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+    let mut pods = web(2);
+    pods.push(pod("web-9", down));
+    let status = json!({ "expectedPods": 3, "unavailableLimit": 1, "availablePods": 1 });
+    let preview = Scene::new(pods)
+        .under_rules(vec![rule("web", json!(1), status)])
+        .preview();
+    assert_eq!(waves(&preview), [["web-9"]], "{preview:?}");
+    assert_eq!(preview.not_checked.len(), 2);
+    let reason = &preview.not_checked[0].reason;
+    assert!(!reason.contains("server runs"), "{reason}");
+}
+
+/// The server can't keep such a Pod, and counts it as unavailable.
+#[test]
+fn too_large_pod_is_not_counted_as_available() {
+    let large = "x".repeat(crate::domain::pod_size::MAX_POD_BYTES);
+    let large = json!({ "metadata": { "annotations": { (keys::BYPASS): large } } });
+    let mut scene = Scene::new(web(1));
+    scene.elsewhere = vec![pod("web-8", json!({})), pod("web-9", large)];
+    let status = json!({ "expectedPods": 3, "unavailableLimit": 2, "availablePods": 2 });
+    let preview = scene
+        .under_rules(vec![rule("web", json!(2), status)])
+        .preview();
+    assert_eq!(waves(&preview), [["web-0"]], "{preview:?}");
+}
+
+/// If the server honoured the annotation, it would not refuse the Pod.
+#[test]
+fn refusal_by_a_skipped_rule_shows_that_annotations_are_ignored() {
+    let skips = json!({ "metadata": { "annotations": { (keys::SKIP_RULE_CONDITIONS): "{\"skipRules\":[\"availability\"]}" } } });
+    let message = "Pod web-0 is held by rule availability of PodTransitionRule web: 1 of 3 Pods are unavailable, the limit is 1";
+    let mut scene = Scene::new(vec![pod("web-0", skips.clone()), pod("web-1", skips)]);
+    let down = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+    scene.elsewhere = vec![pod("web-9", down)];
+    let scene = scene.answered(&refused(message));
+    let status = json!({ "expectedPods": 3, "unavailableLimit": 1 });
+    let preview = scene
+        .under_rules(vec![rule("web", json!(1), status)])
+        .preview();
+    assert_eq!(held(&preview), ["web-0", "web-1"], "{preview:?}");
+    assert_eq!(preview.held[0].by[0].name, "web");
+    let mut assumptions = preview.assumptions.iter();
+    assert!(!assumptions.any(|text| text.contains(keys::SKIP_RULE_CONDITIONS)));
+}
+
+/// If the Pod goes first that nothing replaces, the other never goes.
+#[test]
+fn order_of_replaced_and_other_pods_decides_whether_all_go() {
+    let alone = pod("web-1", json!({ "metadata": { "ownerReferences": null } }));
+    let scene = |pods| {
+        let limit =
+            json!({ "rules": [{ "name": "a", "availablePolicy": { "minAvailableValue": 1 } }] });
+        let status = json!({ "expectedPods": 2, "unavailableLimit": 1 });
+        let object = rule_with("web", json!(1), &limit, status);
+        Scene::new(pods).under_rules(vec![object]).preview()
+    };
+    let says = |preview: &DrainPreview, text: &str| {
+        let mut texts = preview.assumptions.iter();
+        texts.any(|assumed| assumed.contains(text))
+    };
+    let mixed = scene(vec![pod("web-0", json!({})), alone]);
+    assert!(says(&mixed, "the exit code"), "{mixed:?}");
+    assert!(says(&mixed, "how many go can depend on it"), "{mixed:?}");
+    assert!(!says(&scene(web(2)), "the exit code"));
+}
+
 /// Whether such a Pod uses the budget depends on the rights of the user.
 #[test]
 fn pod_with_break_glass_annotation_under_a_rule_is_not_checked() {
@@ -513,6 +668,13 @@ fn pod_with_break_glass_annotation_under_a_rule_is_not_checked() {
             "{preview:?}"
         );
     }
+    // There is room for all Pods of the node.
+    let pods = (0..2).map(|n| pod(&format!("web-{n}"), annotated.clone()));
+    let status = json!({ "expectedPods": 2, "unavailableLimit": 2 });
+    let preview = Scene::new(pods.collect())
+        .under_rules(vec![rule("web", json!(2), status)])
+        .preview();
+    assert_eq!(waves(&preview), [["web-0", "web-1"]], "{preview:?}");
     // No rule covers the Pod.
     let preview = Scene::new(vec![pod("web-0", annotated)]).preview();
     assert_eq!(waves(&preview), [["web-0"]]);
@@ -572,9 +734,9 @@ fn pod_of_deleted_daemon_set_is_not_replaced() {
     assert!(!scene.preview().waves[0].pods[0].replaced);
 }
 
-/// The status does not show on how many Pods the percentages are based.
+/// The status does not show on how many Pods the percentages are based, if only some owners ask for a number of Pods.
 #[test]
-fn several_percentages_over_pods_of_several_owners_are_not_checked() {
+fn several_percentages_over_pods_of_unlike_owners_are_not_checked() {
     let policy = |name: &str, max: &str| json!({ "name": name, "availablePolicy": { "maxUnavailableValue": max } });
     let spec = json!({ "rules": [policy("a", "30%"), policy("b", "60%")] });
     let object = || {
@@ -587,17 +749,24 @@ fn several_percentages_over_pods_of_several_owners_are_not_checked() {
     };
     let preview = Scene::new(web(4)).under_rules(vec![object()]).preview();
     assert_eq!(waves(&preview)[0].len(), 2);
-    let other = json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "o", "controller": true }]);
-    let mut pods = web(3);
-    pods.push(pod(
-        "web-3",
-        json!({ "metadata": { "ownerReferences": other } }),
-    ));
-    let preview = Scene::new(pods).under_rules(vec![object()]).preview();
-    assert!(
-        preview.not_checked[0].reason.contains("percentages"),
-        "{preview:?}"
-    );
+    let with_fourth = |owners: Value| {
+        let mut pods = web(3);
+        pods.push(pod(
+            "web-3",
+            json!({ "metadata": { "ownerReferences": owners } }),
+        ));
+        Scene::new(pods).under_rules(vec![object()]).preview()
+    };
+    let of = |kind: &str| json!([{ "apiVersion": "v1", "kind": kind, "name": "o", "uid": "o", "controller": true }]);
+    // As while a Deployment is rolled out.
+    assert_eq!(waves(&with_fourth(of("ReplicaSet")))[0].len(), 2);
+    for owners in [of("Job"), json!(null)] {
+        let preview = with_fourth(owners);
+        assert!(
+            preview.not_checked[0].reason.contains("percentages"),
+            "{preview:?}"
+        );
+    }
 }
 
 #[test]

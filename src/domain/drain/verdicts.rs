@@ -7,7 +7,9 @@ use super::disruption_budgets::{pdb_budget, pdb_share};
 use super::facts::{BudgetKind, BudgetName};
 use super::kubectl_filters::is_of_daemon_set;
 use super::observed::{DrainNamespace, ObservedNode};
-use super::rule_budgets::{PODS_UNREADABLE, PodsInView, RuleBudget, rule_budget, rule_share};
+use super::rule_budgets::{
+    PODS_UNREADABLE, PodsInView, RuleBudget, rule_budget, rule_share, unenforced,
+};
 use super::waves::{Budget, Candidate, Share, has_room};
 use crate::api::keys;
 use crate::domain::diagnosis::RuleObject;
@@ -58,6 +60,8 @@ pub struct BudgetTable<'a> {
     pub budgets: Vec<Budget>,
     /// Their objects.
     pub names: Vec<BudgetName>,
+    /// How many Pods of the node would take from each.
+    demand: Vec<u32>,
     namespaces: BTreeMap<&'a str, NamespaceBudgets<'a>>,
 }
 
@@ -68,6 +72,7 @@ impl<'a> BudgetTable<'a> {
         let mut table = BudgetTable {
             budgets: Vec::new(),
             names: Vec::new(),
+            demand: Vec::new(),
             namespaces: BTreeMap::new(),
         };
         for (name, observed) in &node.namespaces {
@@ -108,6 +113,12 @@ impl<'a> BudgetTable<'a> {
             };
             table.namespaces.insert(name, namespace);
         }
+        let mut demand = vec![0; table.budgets.len()];
+        let pods = node.evicted_pods();
+        for share in pods.flat_map(|pod| table.possible_shares(&pod.pod)) {
+            demand[share.budget] += u32::from(share.takes);
+        }
+        table.demand = demand;
         table
     }
 
@@ -140,13 +151,20 @@ impl<'a> BudgetTable<'a> {
         if let Some(held) = namespace.judge_other_causes(pod, answer, refusal) {
             return held;
         }
-        if let Some(unknown) = namespace.unknown_reason(pod) {
-            return Verdict::NotChecked(match refusal {
-                Some((_, message)) => format!("it is held now ({message}), and {unknown}"),
-                None => format!("it may go if no other Pod goes before it, and {unknown}"),
-            });
-        }
         let shares = namespace.shares(pod, &self.budgets, refusal.is_some(), is_lifecycle);
+        let unknown = namespace.unknown_reason(pod, refusal.is_some());
+        match (unknown, refusal) {
+            (None, _) => {}
+            (Some(_), Some((code, message))) if self.is_lasting(code, message, &shares) => {}
+            (Some(unknown), Some((_, message))) => {
+                let reason = format!("it is held now ({message}), and {unknown}");
+                return Verdict::NotChecked(reason);
+            }
+            (Some(unknown), None) => {
+                let reason = format!("it may go if no other Pod goes before it, and {unknown}");
+                return Verdict::NotChecked(reason);
+            }
+        }
         let used_up = shares
             .iter()
             .filter(|share| !has_room(&self.budgets, share));
@@ -173,10 +191,71 @@ impl<'a> BudgetTable<'a> {
                 remedy: remedy.to_owned(),
             };
         }
-        if !is_lifecycle && let Some(reason) = self.doubt(pod, &shares, &used_up) {
-            return Verdict::NotChecked(reason);
+        if is_lifecycle {
+            return Verdict::Candidate(candidate(pod, shares, true));
         }
-        Verdict::Candidate(candidate(pod, shares, true))
+        let doubt = self.doubt(pod, &shares, &used_up);
+        match doubt.or_else(|| namespace.contradiction(pod)) {
+            Some(reason) => Verdict::NotChecked(reason),
+            None => Verdict::Candidate(candidate(pod, shares, true)),
+        }
+    }
+
+    /// Whether a refusal stays whatever the budgets are of which nothing is known: no budget is its cause, or a budget
+    /// that never lets a Pod go.
+    fn is_lasting(&self, code: u16, message: &str, shares: &[Share]) -> bool {
+        let mut closed = shares.iter().filter(|share| self.is_closed(share));
+        code != 429
+            || !(is_about_budget(message) || ends_by_itself(message))
+            || closed.any(|share| is_named(message, &self.names[share.budget]))
+    }
+
+    /// Whether the budget never lets the Pod go, as its limit is 0.
+    fn is_closed(&self, share: &Share) -> bool {
+        let size = self.budgets[share.budget].size;
+        let floor = share.floor.as_ref();
+        floor.is_some_and(|floor| floor.count(size) >= size.total)
+    }
+
+    /// Why it is not known whether a Pod that no wave reaches stays: one of these Pods, of which nothing is known, can
+    /// free the budget that holds it.
+    pub fn doubt_of_unreached(
+        &self,
+        candidate: &Candidate,
+        holding: &[usize],
+        unknown: &[&Pod],
+    ) -> Option<String> {
+        let shares = candidate.shares.iter();
+        let held_by: Vec<&Share> = shares.filter(|s| holding.contains(&s.budget)).collect();
+        if held_by.iter().any(|share| self.is_closed(share)) {
+            return None;
+        }
+        let is_open = |share: &&&Share| {
+            let shares = unknown.iter().flat_map(|pod| self.possible_shares(pod));
+            shares
+                .map(|other| other.budget)
+                .any(|other| other == share.budget)
+        };
+        let open = held_by.iter().find(is_open)?;
+        Some(format!(
+            "{} has no room for it now, and counts a Pod that is not checked, which can make room",
+            self.names[open.budget]
+        ))
+    }
+
+    /// What the Pod is to the budgets if its eviction is not refused.
+    fn possible_shares(&self, pod: &Pod) -> Vec<Share> {
+        let namespace = self.namespaces.get(pod.metadata.namespace.as_str());
+        let shares = namespace.map(|namespace| namespace.shares(pod, &self.budgets, false, false));
+        shares.unwrap_or_default()
+    }
+
+    /// Whether all Pods of the node can go at the same time.
+    fn has_room_for_all(&self, share: &Share) -> bool {
+        let Budget { left, size, .. } = self.budgets[share.budget];
+        let floor = share.floor.as_ref().map_or(0, |floor| floor.count(size));
+        let left = left.checked_sub(self.demand[share.budget]);
+        left.is_some_and(|left| left >= floor)
     }
 
     /// Why it is not known whether the Pod goes together with others, although the API server lets it go alone.
@@ -184,7 +263,8 @@ impl<'a> BudgetTable<'a> {
         let is_rule =
             |share: &&Share| self.names[share.budget].kind == BudgetKind::PodTransitionRule;
         let mut rules = shares.iter().filter(is_rule);
-        if pod.annotation(keys::BYPASS).is_some() && rules.any(|share| share.floor.is_some()) {
+        let limits = |share: &Share| share.floor.is_some() && !self.has_room_for_all(share);
+        if pod.annotation(keys::BYPASS).is_some() && rules.any(limits) {
             return Some(format!(
                 "it may go now, and whether its annotation {} lets it go when its budget is used up depends on the rights \
                  of the user who drains",
@@ -205,11 +285,8 @@ impl<'a> BudgetTable<'a> {
     pub fn budgets_with_unknown<'p>(&self, pods: impl Iterator<Item = &'p Pod>) -> Vec<Budget> {
         let mut budgets = self.budgets.clone();
         for pod in pods {
-            let namespace = self.namespaces.get(pod.metadata.namespace.as_str());
-            let shares =
-                namespace.map(|namespace| namespace.shares(pod, &self.budgets, false, false));
-            for share in shares.into_iter().flatten().filter(|share| share.takes) {
-                budgets[share.budget].unknown += 1;
+            for share in self.possible_shares(pod) {
+                budgets[share.budget].unknown += u32::from(share.takes);
             }
         }
         budgets
@@ -282,7 +359,7 @@ impl NamespaceBudgets<'_> {
             }
             let mut rules = self.rules.iter();
             let rejecting = rules.find(|rule| {
-                rule.object.unenforced().is_none()
+                unenforced(rule.object).is_none()
                     && has_immediate_rejection(&rule.object.set, Stage::PreCheck, pod)
             })?;
             return Some(Verdict::Held {
@@ -344,8 +421,24 @@ impl NamespaceBudgets<'_> {
         })
     }
 
+    /// Why it is not known whether an available Pod that the API server lets go goes together with others: by its
+    /// status or its spec, a rule object lets no Pod go.
+    fn contradiction(&self, pod: &Pod) -> Option<String> {
+        let mut rules = self.rules.iter().filter(|_| pod.is_available());
+        let rule = rules.find(|rule| match rule.object.set.availability_rules(pod) {
+            AvailabilityRules::NotHeld => false,
+            AvailabilityRules::Held(_) => matches!(rule.budget, RuleBudget::DeniesAll(_)),
+            AvailabilityRules::Broken { .. } => unenforced(rule.object).is_none(),
+        })?;
+        Some(format!(
+            "it may go if no other Pod goes before it, and by what PodTransitionRule {} says no Pod may: the rule or its \
+             status has just changed, or the server exempts the Pod; look again",
+            rule.object.set.name
+        ))
+    }
+
     /// Why it is not known how many of the Pods may go together with this one, as a clause. `None` if it is known.
-    fn unknown_reason(&self, pod: &Pod) -> Option<String> {
+    fn unknown_reason(&self, pod: &Pod, is_refused: bool) -> Option<String> {
         if let Err(why) = &self.observed.rules
             && pod.is_managed()
             && self.observed.excluded.is_none()
@@ -364,7 +457,9 @@ impl NamespaceBudgets<'_> {
         }
         let mut rules = self.rules.iter();
         rules.find_map(|rule| match &rule.budget {
-            RuleBudget::Unknown(why) if is_held_by(rule.object, pod) => Some(why.clone()),
+            RuleBudget::Unknown(why) if is_held_by(rule.object, pod, is_refused) => {
+                Some(why.clone())
+            }
             _ => None,
         })
     }
@@ -421,15 +516,16 @@ impl NamespaceBudgets<'_> {
 }
 
 /// Whether a limit of the object applies to the Pod.
-fn is_held_by(object: &RuleObject, pod: &Pod) -> bool {
-    matches!(
-        object.set.availability_rules(pod),
-        AvailabilityRules::Held(_)
-    )
+fn is_held_by(object: &RuleObject, pod: &Pod, is_refused: bool) -> bool {
+    let AvailabilityRules::Held(limits) = object.set.availability_rules(pod) else {
+        return false;
+    };
+    let mut limits = limits.iter();
+    pod.is_available() || is_refused || limits.any(|(_, limits)| limits.if_healthy)
 }
 
 /// Whether a message names the object, in the words of the server or of the API server.
-fn is_named(message: &str, object: &BudgetName) -> bool {
+pub fn is_named(message: &str, object: &BudgetName) -> bool {
     let phrase = match object.kind {
         BudgetKind::PodTransitionRule => format!("PodTransitionRule {}", object.name),
         BudgetKind::PodDisruptionBudget => format!("disruption budget {}", object.name),
