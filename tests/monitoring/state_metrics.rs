@@ -195,6 +195,7 @@ impl Gauge {
             let value = match resolve(element, &self.value_from) {
                 Value::Null if self.nil_is_zero => 0.0,
                 Value::Null => return None,
+                Value::String(status) if status == "Unknown" => return None,
                 value => number(&value).unwrap_or_else(|| panic!("{value} is no number")),
             };
             Some((labels_at(element, &self.labels_from_path), value))
